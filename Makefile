@@ -1,0 +1,32 @@
+# Each target builds what it needs; `make test` and `make reproduce` work on a fresh machine with Python 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: test reproduce benchmark check clean
+
+test: check
+	$(BIN)/python -m pytest -n auto
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+reproduce: $(READY)
+	$(BIN)/contentrope reproduce growth --out runs/growth
+
+benchmark: $(READY)
+	$(BIN)/python -m benchmarks.cpu
+
+# The lock file pins everything, torch included; the project itself is installed without asking for more.
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "contentrope needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,49 @@
+"""Content-based addressing for long context.
+
+A Transformer reads text in units, uses ordinary RoPE inside a unit, and gives every completed unit a rotation
+computed from its content instead of a growing position.
+"""
+
+from contentrope.attention import addressed_attention
+from contentrope.cache import Cache
+from contentrope.checkpoint import load, load_into, save
+from contentrope.config import ModelConfig, RotaryConfig
+from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
+from contentrope.generation import generate
+from contentrope.model import Transformer
+from contentrope.units import (
+    Boundaries,
+    FixedLength,
+    Segmenter,
+    Terminators,
+    TextRule,
+    Units,
+    segment,
+    vocabulary_of,
+)
+from contentrope.version import __version__
+
+__all__ = [
+    "BackendError",
+    "Boundaries",
+    "Cache",
+    "CacheError",
+    "CheckpointError",
+    "FixedLength",
+    "InputError",
+    "ModelConfig",
+    "RotaryConfig",
+    "Segmenter",
+    "Terminators",
+    "TextRule",
+    "Transformer",
+    "Units",
+    "__version__",
+    "addressed_attention",
+    "generate",
+    "load",
+    "load_into",
+    "save",
+    "segment",
+    "vocabulary_of",
+]

@@ -1,0 +1,136 @@
+"""The public function of addressed attention, and how a backend is chosen.
+
+``auto`` is a rule, not a fallback: CUDA tensors without dropout and without a cache go to ``flex``, all else to
+``tiled``. A backend named explicitly is used or raises.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from contentrope.attention import flex, reference, tiled
+from contentrope.attention.pairs import PairRule
+from contentrope.config import PairLayout
+from contentrope.errors import BackendError, InputError
+from contentrope.rotary import at_least_float32, rotate, rotation_of
+from contentrope.units import Units
+
+_ATTEND: dict[str, Callable[..., Tensor]] = {
+    "reference": reference.attend,
+    "tiled": tiled.attend,
+    "flex": flex.attend,
+}
+BACKENDS = tuple(_ATTEND)
+NEEDS_PACKAGE = {"flex": "triton"}
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def addressed_attention(
+    q: Float[Tensor, "batch heads seq head_dim"],
+    k: Float[Tensor, "batch kv_heads seq head_dim"],
+    v: Float[Tensor, "batch kv_heads seq head_dim"],
+    units: Units,
+    angles: Float[Tensor, "batch seq kv_heads pairs"],
+    *,
+    backend: str = "auto",
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    dropout: float = 0.0,
+    pairs: PairLayout = "half",
+    scale: float | None = None,
+) -> Float[Tensor, "batch heads seq head_dim"]:
+    """Causal attention in which every completed unit is read at its address.
+
+    ``q`` and ``k`` carry their local rotation already; ``angles`` holds the address of each token's unit, which
+    is applied here where the causal rule allows it. ``competition`` is the exponent alpha by which
+    the number of completed units counts against them: 0 as in the paper, 1 weighs the open unit against the
+    average earlier one; one number or one per query head. Padding tokens read nothing and give zeros.
+
+    >>> import contentrope as cr
+    >>> ids = torch.tensor([[5, 6, 0, 7, 8]])
+    >>> units = cr.segment(ids, cr.Terminators({0}))
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
+    >>> cr.addressed_attention(q, k, v, units, torch.zeros(1, 5, 2, 4)).shape
+    torch.Size([1, 2, 5, 8])
+    """
+    _check_shapes(q, k, v, units, angles, competition, dropout)
+    rotation = rotation_of(angles.to(at_least_float32(q.dtype)))
+    by_token = q.transpose(1, 2), k.transpose(1, 2)
+    addressed_query = rotate(by_token[0], rotation.only_where(units.closes), pairs).transpose(1, 2)
+    addressed_key = rotate(by_token[1], rotation, pairs).transpose(1, 2)
+    attend = backend_function(backend, q, dropout=dropout, cached=False)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    rule = PairRule.among(units)
+    return attend(addressed_query, k, addressed_key, v, rule, competition=competition, dropout=dropout, scale=scale)
+
+
+def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
+    """The ``attend`` function of a backend by name; ``auto`` decides by device, dropout and cache."""
+    if name == "auto":
+        name = "flex" if query.device.type == "cuda" and not dropout and not cached else "tiled"
+    if name not in BACKENDS:
+        raise BackendError(f"unknown backend {name!r}; choose auto, {', '.join(BACKENDS)}")
+    # A compiler cannot follow the look for packages, and has them if it gets here.
+    if not torch.compiler.is_compiling() and (status := _status(name)) != "ready":
+        raise BackendError(f"backend {name!r}: {status}; or pass backend='tiled'")
+    return _ATTEND[name]
+
+
+def backend_status() -> dict[str, str]:
+    """Every backend with ``ready``, or what it lacks.
+
+    >>> backend_status()["reference"]
+    'ready'
+    """
+    return {name: _status(name) for name in BACKENDS}
+
+
+def _status(name: str) -> str:
+    package = NEEDS_PACKAGE.get(name)
+    if package is None or importlib.util.find_spec(package):
+        return "ready"
+    return f"needs the package {package!r}, which is not installed (pip install {package})"
+
+
+def _check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, units: Units, angles: Tensor, competition: float | Tensor, dropout: float
+) -> None:
+    if q.ndim != 4 or k.ndim != 4 or v.shape != k.shape:
+        raise InputError(
+            "q, k and v must be (batch, heads, seq, head_dim), k and v alike; "
+            f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    batch, heads, seq, head_dim = q.shape
+    kv_heads = k.shape[1]
+    if k.shape != (batch, kv_heads, seq, head_dim) or heads % max(kv_heads, 1):
+        raise InputError(
+            f"k {tuple(k.shape)} does not go with q {tuple(q.shape)}: "
+            "batch, seq and head_dim must agree, heads be a multiple of kv_heads"
+        )
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in FLOATS:
+        raise InputError(f"q, k and v must share one float dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if tuple(units.unit.shape) != (batch, seq):
+        raise InputError(f"units are {tuple(units.unit.shape)} but q has batch {batch} and seq {seq}")
+    if angles.ndim != 4 or angles.shape[:3] != (batch, seq, kv_heads) or not 0 < 2 * angles.shape[3] <= head_dim:
+        raise InputError(
+            f"angles must be (batch {batch}, seq {seq}, kv_heads {kv_heads}, pairs <= {head_dim // 2}), "
+            f"got {tuple(angles.shape)}"
+        )
+    if isinstance(competition, Tensor) and competition.shape not in ((), (heads,)):
+        raise InputError(f"competition must be one number or {heads} (one per head), got {tuple(competition.shape)}")
+    if not 0.0 <= dropout < 1.0:
+        raise InputError(f"dropout must be in [0, 1), got {dropout}")
+    refuse_non_finite("angles", angles)
+
+
+def refuse_non_finite(what: str, x: Tensor) -> None:
+    """NaN in one address would spread to every later token; say where it began instead."""
+    if torch.compiler.is_compiling() or bool(torch.isfinite(x).all()):
+        return
+    row, token = (~torch.isfinite(x)).flatten(2).any(-1).nonzero()[0].tolist()
+    raise InputError(f"{what} of row {row}, token {token} are not finite; check the embeddings and weights for NaN")

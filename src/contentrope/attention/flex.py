@@ -1,0 +1,219 @@
+"""Addressed attention through FlexAttention: one call over the addressed keys followed by the local ones.
+
+The block mask is written down from the unit starts, one pass over the query blocks; no pair is evaluated for it.
+All tensors of a rule have fixed shapes, so one compilation serves every placing of the boundaries.
+
+Shapes: doubled counts both key versions, filled up to whole blocks; columns is half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from contentrope.attention.pairs import PairRule, no_competition, silence_padding
+from contentrope.errors import BackendError
+
+BLOCK = 128
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    value: Float[Tensor, "batch kv_heads keys head_dim"],
+    rule: PairRule,
+    *,
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    dropout: float = 0.0,
+    scale: float,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    _refuse_what_flex_cannot_do(query, rule, dropout)
+    kernel: Any = flex_attention if torch.compiler.is_compiling() else _compiled_kernel()
+    return attend_with(kernel, query, local_key, addressed_key, value, rule, competition=competition, scale=scale)
+
+
+def attend_with(
+    kernel: Any,
+    query: Tensor,
+    local_key: Tensor,
+    addressed_key: Tensor,
+    value: Tensor,
+    rule: PairRule,
+    *,
+    competition: float | Tensor,
+    scale: float,
+) -> Tensor:
+    """The same through any implementation of ``flex_attention`` (tests pass the uncompiled one)."""
+    layout = rule.memo.get("flex")
+    if layout is None:
+        layout = rule.memo["flex"] = Layout(*block_layout(rule.start, rule.closes, rule.query_memory, rule.key_valid))
+    out = kernel(
+        query,
+        _doubled(addressed_key, local_key),
+        _doubled(value, value),
+        score_mod=_own_unit_bonus(layout, rule, competition, query),
+        block_mask=block_mask(layout, rule),
+        scale=scale,
+        enable_gqa=query.shape[1] != local_key.shape[1],
+    )
+    return silence_padding(out, rule)
+
+
+class Layout(NamedTuple):
+    """Block lists for queries and for keys, and the facts of the rule that the kernel looks up."""
+
+    partial_count: Int[Tensor, "batch 1 blocks"]
+    partial: Int[Tensor, "batch 1 blocks doubled"]
+    full_count: Int[Tensor, "batch 1 blocks"]
+    full: Int[Tensor, "batch 1 blocks doubled"]
+    by_key_count: Int[Tensor, "batch 1 doubled"]
+    by_key: Int[Tensor, "batch 1 doubled blocks"]
+    full_by_key_count: Int[Tensor, "batch 1 doubled"]
+    full_by_key: Int[Tensor, "batch 1 doubled blocks"]
+    start: Int[Tensor, "batch queries"]
+    closes: Bool[Tensor, "batch queries"]
+    memory: Bool[Tensor, "batch queries"]
+    valid: Bool[Tensor, "batch padded"]
+
+
+@torch.library.custom_op("contentrope::block_layout", mutates_args=())
+def block_layout(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None) -> list[Tensor]:
+    """A :class:`Layout` from the unit starts alone: no pair of tokens is looked at.
+
+    Query block i reads addressed blocks 0..i, and local blocks from its leftmost unit start to i. Addressed blocks
+    wholly left of that start are full: every pair in them is visible, unless padding or memory units hide some.
+
+    An operator of its own, because the compiler may otherwise fold the block lists into strided views, which the
+    attention kernel reads out of bounds.
+    """
+    batch, queries = start.shape
+    blocks = -(-queries // BLOCK)
+    columns = blocks * BLOCK
+    padded_start = F.pad(start, (0, columns - queries), value=columns)
+    diagonal = torch.arange(blocks, device=start.device).expand(batch, -1)
+    leftmost = torch.minimum(padded_start.view(batch, blocks, BLOCK).amin(-1) // BLOCK, diagonal)
+    full_count = leftmost if memory is None and valid is None else torch.zeros_like(leftmost)
+    addressed_count, local_count = diagonal - full_count + 1, diagonal - leftmost + 1
+    slot = torch.arange(2 * blocks, device=start.device)
+    # Slots list the addressed partial blocks first, then the local ones; what follows the count is not read.
+    partial = torch.where(
+        slot < addressed_count[..., None],
+        full_count[..., None] + slot,
+        blocks + leftmost[..., None] + slot - addressed_count[..., None],
+    ).clamp(max=2 * blocks - 1)
+    partial_count = addressed_count + local_count
+    full = slot.expand_as(partial)
+    lists = (partial_count, partial, full_count, full, *_by_key(partial_count, partial), *_by_key(full_count, full))
+    seen = torch.ones_like(closes) if valid is None else valid
+    facts = (start, closes, torch.zeros_like(closes) if memory is None else memory, F.pad(seen, (0, columns - queries)))
+    # Fresh memory for each: an operator may not hand its inputs back, and the kernel wants whole tensors.
+    return [*(x[:, None].int().contiguous() for x in lists), *(x.clone() for x in facts)]
+
+
+def _by_key(count: Int[Tensor, "batch blocks"], blocks: Int[Tensor, "batch blocks doubled"]) -> tuple[Tensor, Tensor]:
+    """The same lists the other way round: for each key block, how many query blocks read it, and which."""
+    is_listed = torch.arange(blocks.shape[-1], device=blocks.device) < count[..., None]
+    reads = torch.zeros_like(blocks).scatter_add(-1, blocks, is_listed.long()).transpose(1, 2)
+    return reads.sum(-1), reads.argsort(dim=-1, descending=True, stable=True)
+
+
+@block_layout.register_fake
+def _(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None) -> list[Tensor]:
+    batch, queries = start.shape
+    blocks = -(-queries // BLOCK)
+    sizes = [(1, blocks), (1, blocks, 2 * blocks)] * 2 + [(1, 2 * blocks), (1, 2 * blocks, blocks)] * 2
+    lists = [start.new_empty((batch, *size), dtype=torch.int32) for size in sizes]
+    facts = [torch.empty_like(x) for x in (start, closes, closes)]
+    return [*lists, *facts, closes.new_empty(batch, blocks * BLOCK)]
+
+
+def block_mask(layout: Layout, rule: PairRule) -> BlockMask:
+    """Addressed columns are key blocks 0.., the local ones follow."""
+    queries, columns = rule.query_count, layout.valid.shape[1]
+    return BlockMask(
+        seq_lengths=(queries, 2 * columns),
+        kv_num_blocks=layout.partial_count,
+        kv_indices=layout.partial,
+        full_kv_num_blocks=layout.full_count,
+        full_kv_indices=layout.full,
+        q_num_blocks=layout.by_key_count,
+        q_indices=layout.by_key,
+        full_q_num_blocks=layout.full_by_key_count,
+        full_q_indices=layout.full_by_key,
+        BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=_visible(layout, rule),
+    )
+
+
+def _visible(layout: Layout, rule: PairRule) -> Callable[..., Tensor]:
+    """The pair rule over doubled keys: column c < columns is the addressed key c, else the local key c - columns."""
+    start, closes, memory, valid = layout.start, layout.closes, layout.memory, layout.valid
+    columns = valid.shape[1]
+    has_memory, padded = rule.query_memory is not None, rule.key_valid is not None
+
+    def visible(batch: Tensor, head: Tensor, query: Tensor, doubled: Tensor) -> Tensor:
+        is_local = doubled >= columns
+        key = torch.where(is_local, doubled - columns, doubled)
+        own_unit = key >= start[batch, query]
+        closing = closes[batch, query]
+        seen = torch.where(is_local, own_unit & ~closing, ~own_unit | closing) & (key <= query)
+        if has_memory:
+            seen = seen & (own_unit | ~memory[batch, query])
+        if padded:
+            seen = seen & valid[batch, key]
+        return seen
+
+    return visible
+
+
+def _own_unit_bonus(
+    layout: Layout, rule: PairRule, competition: float | Tensor, query: Tensor
+) -> Callable[..., Tensor] | None:
+    if no_competition(competition):
+        return None
+    batch, heads = query.shape[:2]
+    bonus = rule.own_unit_bonus(competition, torch.float32).expand(batch, heads, -1).contiguous()
+    start, columns = layout.start, layout.valid.shape[1]
+
+    def add_bonus(score: Tensor, b: Tensor, h: Tensor, q: Tensor, doubled: Tensor) -> Tensor:
+        key = torch.where(doubled >= columns, doubled - columns, doubled)
+        return score + torch.where(key >= start[b, q], bonus[b, h, q], 0.0)
+
+    return add_bonus
+
+
+def _doubled(first: Tensor, second: Tensor) -> Tensor:
+    """Both key versions one after the other, each filled up to whole blocks."""
+    missing = -first.shape[2] % BLOCK
+    if not missing:
+        return torch.cat((first, second), dim=2)
+    filling = first.new_zeros(*first.shape[:2], missing, first.shape[3])
+    return torch.cat((first, filling, second, filling), dim=2)
+
+
+_compiled: list[Callable[..., Any]] = []
+
+
+def _compiled_kernel() -> Callable[..., Any]:
+    """For eager code: compiled on first use, once for all boundaries. (A compiled model inlines the plain function.)"""
+    if not _compiled:
+        _compiled.append(torch.compile(flex_attention, dynamic=False))
+    return _compiled[0]
+
+
+def _refuse_what_flex_cannot_do(query: Tensor, rule: PairRule, dropout: float) -> None:
+    if query.device.type != "cuda":
+        raise BackendError(f"backend 'flex' needs CUDA tensors, got {query.device}; use backend='tiled'")
+    if dropout:
+        raise BackendError(f"backend 'flex' has no dropout (got {dropout}); use backend='tiled' or dropout=0")
+    if query.dtype == torch.float64:
+        raise BackendError("backend 'flex' has no float64; use backend='reference' or 'tiled'")
+    if rule.offset:
+        raise BackendError("backend 'flex' reads whole sequences, not cached ones; use backend='tiled'")

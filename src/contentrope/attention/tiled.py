@@ -1,0 +1,206 @@
+"""Addressed attention in tiles of queries: stock matrix products, any device, any length, trains.
+
+For a tile of queries, keys left of the leftmost unit start are read addressed; only the band from there to the
+diagonal needs both versions. A tile's scores are the largest tensor that ever exists; the backward pass computes
+them again instead of keeping them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from contentrope.attention.pairs import PairRule, no_competition, silence_padding
+from contentrope.rotary import at_least_float32
+
+TILE_BYTES = 2**26
+"""Bound on one tile's scores. Tiles of 48 queries measure best on the CPU; long sequences take smaller ones."""
+
+
+class Tile(NamedTuple):
+    """Queries begin..end of the call against keys 0..keys, of which band..keys need both versions."""
+
+    begin: int
+    end: int
+    band: int
+    keys: int
+    reads_local: Bool[Tensor, "batch 1 1 tile band"]
+    future: Float[Tensor, "tile band"]
+    """0 where the key is not after the query, -inf where it is."""
+    own_unit: Bool[Tensor, "batch 1 1 tile band"]
+    hidden: Bool[Tensor, "batch 1 1 tile keys"] | None
+    """Pairs out of sight for another reason: padding, or a memory unit looking outside itself."""
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    value: Float[Tensor, "batch kv_heads keys head_dim"],
+    rule: PairRule,
+    *,
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    dropout: float = 0.0,
+    scale: float,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    dtype, wide = query.dtype, at_least_float32(query.dtype)
+    batch, heads, queries, head_dim = query.shape
+    kv_heads = local_key.shape[1]
+    group = heads // kv_heads
+    bonus = None
+    if not no_competition(competition):
+        bonus = rule.own_unit_bonus(competition, wide).expand(batch, heads, queries)
+        bonus = bonus.reshape(batch, kv_heads, group, queries, 1)
+    # The seed comes from torch's generator, so that torch.manual_seed governs dropout here as everywhere.
+    seed = int(torch.randint(2**62, ())) if dropout else 0
+    tiles = tiles_of(rule, batch * heads)
+    grouped = (query.to(wide) * scale).reshape(batch, kv_heads, group, queries, head_dim)
+    rows = batch * kv_heads
+    keys_and_values = (x.to(wide).reshape(rows, rule.key_count, head_dim) for x in (local_key, addressed_key, value))
+    out = _Tiled.apply(grouped, *keys_and_values, bonus, tiles, dropout, seed)
+    return silence_padding(out.reshape(query.shape).to(dtype), rule)
+
+
+def tiles_of(rule: PairRule, rows: int) -> list[Tile]:
+    """The tiles of a call, derived from the unit starts once for all layers."""
+    tile = max(16, min(48, TILE_BYTES // max(4 * rows * rule.key_count, 1) // 16 * 16))
+    tiles = rule.memo.get(("tiles", tile))
+    if tiles is None:
+        leftmost = rule.start.amin(0).split(tile) if rule.start.numel() else ()
+        ends = [min((i + 1) * tile, rule.query_count) for i in range(len(leftmost))]
+        tiles = [
+            _tile(rule, i * tile, end, int(starts.amin()))
+            for i, (end, starts) in enumerate(zip(ends, leftmost, strict=True))
+        ]
+        rule.memo["tiles", tile] = tiles
+    return tiles
+
+
+def _tile(rule: PairRule, begin: int, end: int, band: int) -> Tile:
+    keys = rule.offset + end
+    columns = torch.arange(keys, device=rule.start.device)
+    query_column = columns[rule.offset + begin :, None]
+    start = rule.start[:, None, None, begin:end, None]
+    closes = rule.closes[:, None, None, begin:end, None]
+    band_column = columns[band:]
+    is_future = band_column > query_column
+    own_unit = band_column >= start
+    future = torch.zeros(is_future.shape, device=start.device).masked_fill_(is_future, -torch.inf)
+    # A closing query reads its own unit addressed; the future, masked in the local scores, stays with those.
+    reads_local = own_unit & ~(closes & ~is_future)
+    return Tile(begin, end, band, keys, reads_local, future, own_unit, _hidden(rule, begin, end, columns))
+
+
+def _hidden(rule: PairRule, begin: int, end: int, columns: Tensor) -> Tensor | None:
+    hidden: Tensor | None = None
+    if rule.query_memory is not None:
+        outside = columns < rule.start[:, begin:end, None]
+        hidden = outside & rule.query_memory[:, begin:end, None]
+    if rule.key_valid is not None:
+        # A padding query may look at itself: softmax over nothing is 0/0. Its output is silenced later.
+        itself = columns == columns[rule.offset + begin :, None]
+        padding = ~rule.key_valid[:, None, : len(columns)] & ~itself
+        hidden = padding if hidden is None else hidden | padding
+    return None if hidden is None else hidden[:, None, None]
+
+
+def _scores(query: Tensor, local_key: Tensor, addressed_key: Tensor, bonus: Tensor | None, tile: Tile) -> Tensor:
+    """Scores of one tile, shape (batch, kv_heads, group, tile, keys)."""
+    batch, kv_heads, group, _, head_dim = query.shape
+    rows = query[:, :, :, tile.begin : tile.end].reshape(batch * kv_heads, -1, head_dim)
+    shape = (batch, kv_heads, group, tile.end - tile.begin, -1)
+    scores = torch.bmm(rows, addressed_key[:, : tile.keys].transpose(1, 2)).view(shape)
+    local = torch.bmm(rows, local_key[:, tile.band : tile.keys].transpose(1, 2)).view(shape)
+    band = scores[..., tile.band :]
+    torch.where(tile.reads_local, local.add_(tile.future), band, out=band)
+    if bonus is not None:
+        band.addcmul_(tile.own_unit.to(band.dtype), bonus[..., tile.begin : tile.end, :])
+    if tile.hidden is not None:
+        scores.masked_fill_(tile.hidden, -torch.inf)
+    return scores
+
+
+def _keep(weights: Tensor, dropout: float, seed: int, tile: Tile) -> Tensor:
+    """The dropout factors of one tile; the same in the forward and the backward pass."""
+    generator = torch.Generator(weights.device).manual_seed(seed + tile.begin)
+    return torch.empty_like(weights).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+
+
+class _Tiled(Function):
+    """Queries are scaled and grouped, (batch, kv_heads, group, queries, head_dim); the rest (rows, keys, head_dim)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        local_key: Tensor,
+        addressed_key: Tensor,
+        value: Tensor,
+        bonus: Tensor | None,
+        tiles: list[Tile],
+        dropout: float,
+        seed: int,
+    ) -> Tensor:
+        ctx.save_for_backward(query, local_key, addressed_key, value, bonus)
+        ctx.settings = tiles, dropout, seed
+        out = torch.empty_like(query)
+        for tile in tiles:
+            weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
+            if dropout:
+                weights *= _keep(weights, dropout, seed, tile)
+            flat = weights.view(len(value), -1, tile.keys)
+            out[:, :, :, tile.begin : tile.end] = torch.bmm(flat, value[:, : tile.keys]).view(*weights.shape[:-1], -1)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, local_key, addressed_key, value, bonus = ctx.saved_tensors
+        tiles, dropout, seed = ctx.settings
+        grads = [torch.empty_like(query), *(torch.zeros_like(x) for x in (local_key, addressed_key, value))]
+        grad_bonus = torch.zeros_like(bonus) if bonus is not None else None
+        for tile in tiles:
+            weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
+            keep = _keep(weights, dropout, seed, tile) if dropout else None
+            _backward_tile(ctx.saved_tensors, tile, grad, weights, keep, grads, grad_bonus)
+        return *grads, grad_bonus, None, None, None
+
+
+def _backward_tile(
+    saved: tuple[Tensor, ...],
+    tile: Tile,
+    grad: Tensor,
+    weights: Tensor,
+    keep: Tensor | None,
+    grads: list[Tensor],
+    grad_bonus: Tensor | None,
+) -> None:
+    """Add one tile's share to the gradients of query, local key, addressed key, value and bonus."""
+    query, local_key, addressed_key, value, _ = saved
+    grad_query, grad_local, grad_addressed, grad_value = grads
+    rows, span = len(value), slice(tile.begin, tile.end)
+    flat_grad = grad[:, :, :, span].reshape(rows, -1, grad.shape[-1])
+    flat_query = query[:, :, :, span].reshape(rows, -1, query.shape[-1])
+    kept = weights if keep is None else weights * keep
+    grad_value[:, : tile.keys] += torch.bmm(kept.view(rows, -1, tile.keys).transpose(1, 2), flat_grad)
+    grad_weights = torch.bmm(flat_grad, value[:, : tile.keys].transpose(1, 2)).view_as(weights)
+    if keep is not None:
+        grad_weights *= keep
+    grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+    band = grad_scores[..., tile.band :]
+    if grad_bonus is not None:
+        grad_bonus[..., span, :] = torch.where(tile.own_unit, band, 0.0).sum(-1, keepdim=True)
+    grad_local_scores = band * tile.reads_local
+    band -= grad_local_scores
+    flat_local = grad_local_scores.view(rows, -1, tile.keys - tile.band)
+    flat = grad_scores.view(rows, -1, tile.keys)
+    to_query = torch.bmm(flat, addressed_key[:, : tile.keys])
+    to_query += torch.bmm(flat_local, local_key[:, tile.band : tile.keys])
+    grad_query[:, :, :, span] = to_query.view(*weights.shape[:-1], -1)
+    grad_addressed[:, : tile.keys] += torch.bmm(flat.transpose(1, 2), flat_query)
+    grad_local[:, tile.band : tile.keys] += torch.bmm(flat_local.transpose(1, 2), flat_query)

@@ -1,0 +1,213 @@
+"""What a model remembers of the tokens read so far: keys and values per layer, facts per column.
+
+A *column* is one step of the batch; rows may hold padding there. Keys of completed units are stored addressed, keys
+of the open unit local; when a unit completes its keys are re-addressed once, in place, and values never change. All
+that a unit is made of lies in its columns (ids, marks, keys, values, address), so units can be cut out or moved.
+
+Shapes: batch, columns (capacity: room, doubled when used up), kv_heads, head_dim, pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from contentrope.config import PairLayout
+from contentrope.errors import CacheError, InputError
+from contentrope.rotary import Rotation, rotate, rotation_of
+from contentrope.units import SegmenterState, Units
+
+FIELDS = ("ids", "unit", "local", "start", "closes", "valid", "memory", "addressed")
+
+
+class CacheShape(NamedTuple):
+    """What a cache and a model must agree on."""
+
+    fingerprint: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    pairs: int
+    pair_layout: PairLayout
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamState:
+    """What the next token needs to know, per row. Never written in place: a failed call changes nothing."""
+
+    tokens: Int[Tensor, "batch"]
+    """Tokens read, padding not counted."""
+    seed: Int[Tensor, "batch"]
+    segmenter: SegmenterState | None = None
+    open_total: Float[Tensor, "batch dim"] | None = None
+    """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
+    chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
+
+    def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
+        return StreamState(
+            tokens=self.tokens[index],
+            seed=self.seed[index],
+            segmenter=self.segmenter.reorder(index) if self.segmenter else None,
+            open_total=self.open_total[index] if self.open_total is not None else None,
+        )
+
+
+class Cache:
+    """Made by :meth:`contentrope.Transformer.new_cache`; pass it to every call that continues the same rows."""
+
+    def __init__(self, shape: CacheShape, state: StreamState, *, capacity: int, max_tokens: int | None = None) -> None:
+        self.shape = shape
+        self.state = state
+        self.max_tokens = max_tokens
+        self.length = 0
+        self.padded = False
+        self.has_memory = False
+        # True while columns or layers are out of step with each other: what dies in between leaves it so.
+        self.interrupted = False
+        batch, device = len(state.tokens), state.tokens.device
+        size = (batch, shape.kv_heads, capacity, shape.head_dim)
+        self.keys = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        self.values = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
+        self.facts[FIELDS.index("valid")] = 1
+        self.angles: Tensor | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.state.tokens)
+
+    @property
+    def capacity(self) -> int:
+        return self.facts.shape[2]
+
+    def fact(self, name: str, begin: int = 0, end: int | None = None) -> Int[Tensor, "batch columns"]:
+        """One per-column fact of :data:`FIELDS`, of the columns read so far unless told otherwise."""
+        return self.facts[FIELDS.index(name), :, begin : self.length if end is None else end]
+
+    def reserve(self, columns: int) -> None:
+        """Make room for this many columns in all; doubles, so that growth copies each column a few times at most."""
+        if columns <= self.capacity:
+            return
+        room = max(columns, 2 * self.capacity) - self.capacity
+        self.keys = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.keys]
+        self.values = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.values]
+        self.facts = torch.nn.functional.pad(self.facts, (0, room))
+        self.facts[FIELDS.index("valid"), :, -room:] = 1
+        if self.angles is not None:
+            self.angles = torch.nn.functional.pad(self.angles, (0, 0, 0, 0, 0, room))
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values (batch, kv_heads, new, head_dim) of new columns; views of all columns so far."""
+        self.interrupted = True
+        end = self.length + key.shape[2]
+        self.keys[layer][:, :, self.length : end] = key
+        self.values[layer][:, :, self.length : end] = value
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+    def turn_keys(self, layer: int, begin: int, rotation: Rotation) -> None:
+        """Rotate the stored keys of the columns from ``begin`` that the rotation covers, in place."""
+        window = self.keys[layer][:, :, begin : begin + rotation.cos.shape[1]]
+        window.copy_(rotate(window.transpose(1, 2), rotation, self.shape.pair_layout).transpose(1, 2))
+
+    def remember_address(self, begin: int, angles: Tensor, where: Bool[Tensor, "batch columns"]) -> None:
+        """Note the address under which the keys of these columns are stored from now on."""
+        if self.angles is None:
+            size = (self.batch_size, self.capacity, *angles.shape[2:])
+            self.angles = angles.new_zeros(size)
+        end = begin + where.shape[1]
+        window = self.angles[:, begin:end]
+        window.copy_(torch.where(where[..., None, None], angles, window))
+        self.fact("addressed", begin, end).masked_fill_(where, 1)
+
+    def note(self, ids: Tensor, valid: Tensor | None, units: Units | None) -> None:
+        """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""
+        begin, end = self.length, self.length + ids.shape[1]
+        if units is None:
+            self.facts[0, :, begin:end] = ids
+        else:
+            parts = [ids.to(torch.int64), units.unit, units.local, units.start, units.closes.to(torch.int64)]
+            torch.stack(parts, out=self.facts[: len(parts), :, begin:end])
+        # Decoding writes as little as it can: without padding all is valid, without marks nothing is memory.
+        if valid is not None or self.padded:
+            self.fact("valid", begin, end).copy_(torch.ones_like(ids) if valid is None else valid)
+        if units is not None and (units.has_memory or self.has_memory):
+            self.fact("memory", begin, end).copy_(units.memory)
+
+    def commit(self, columns: int, state: StreamState, *, padded: bool, has_memory: bool = False) -> None:
+        """Accept the columns of a finished call."""
+        self.padded |= padded
+        self.has_memory |= has_memory
+        self.length, self.state, self.interrupted = self.length + columns, state, False
+
+    def reorder(self, index: Int[Tensor, "rows"]) -> None:
+        """Keep these rows, in this order: beams of a search. Rows may repeat."""
+        self._refuse_if_interrupted()
+        is_list = index.ndim == 1 and index.dtype in (torch.int64, torch.int32)
+        if not is_list or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < self.batch_size):
+            raise InputError(f"rows {index.tolist()} are not a list of row numbers in 0..{self.batch_size - 1}")
+        self.interrupted = True
+        self.keys = [x[index] for x in self.keys]
+        self.values = [x[index] for x in self.values]
+        self.facts = self.facts[:, index]
+        self.angles = self.angles[index] if self.angles is not None else None
+        self.state, self.interrupted = self.state.reorder(index), False
+
+    def truncate(self, length: int) -> None:
+        """Forget all columns from ``length`` on, as if they had never been read.
+
+        A unit that was completed in the forgotten part is open again: its keys are turned back to local ones,
+        which costs one rounding in the cache's dtype.
+        """
+        self._refuse_if_interrupted()
+        if not 0 <= length <= self.length:
+            raise InputError(f"cannot truncate to {length} columns: the cache holds {self.length}")
+        if length == self.length:
+            return
+        self.interrupted = True
+        self._reopen(length)
+        self.fact("addressed", length).zero_()
+        self.length = length
+        self.state = replace(self.state, tokens=self.fact("valid").sum(1), segmenter=None, open_total=None)
+        self.interrupted = False
+
+    def _reopen(self, length: int) -> None:
+        """Turn back the keys left of ``length`` whose unit ends at or after it."""
+        if self.angles is None or not length:
+            return
+        unit, closes = self.fact("unit", 0, length), self.fact("closes", 0, length)
+        open_unit = unit[:, -1:] + closes[:, -1:]
+        reopened = (unit == open_unit) & self.fact("addressed", 0, length).bool()
+        if not bool(reopened.any()):
+            return
+        begin = int(reopened.any(0).nonzero()[0])
+        back = rotation_of(-self.angles[:, begin:length]).only_where(reopened[:, begin:])
+        for layer in range(self.shape.layers):
+            self.turn_keys(layer, begin, back)
+        self.fact("addressed", begin, length).masked_fill_(reopened[:, begin:], 0)
+
+    def check(self, shape: CacheShape, ids: Int[Tensor, "batch seq"]) -> None:
+        """Refuse a cache of another model, another batch, or one left half-written."""
+        self._refuse_if_interrupted()
+        if shape != self.shape:
+            named = [f"{n}: {a} here, {b} in the cache" for n, a, b in _unequal(shape, self.shape)]
+            raise CacheError(f"this cache belongs to another model ({'; '.join(named)}); use model.new_cache()")
+        if ids.shape[0] != self.batch_size:
+            raise CacheError(f"the cache has {self.batch_size} rows, ids {ids.shape[0]}; make a new cache or reorder()")
+        if ids.device != self.facts.device:
+            raise CacheError(f"the cache lies on {self.facts.device}, ids on {ids.device}")
+
+    def _refuse_if_interrupted(self) -> None:
+        if self.interrupted:
+            raise CacheError("an earlier call with this cache did not finish; make a new one with model.new_cache()")
+
+
+def _unequal(ours: CacheShape, theirs: CacheShape) -> Iterator[tuple[str, object, object]]:
+    for name, here, there in zip(CacheShape._fields, ours, theirs, strict=True):
+        if here != there:
+            yield name, here, there

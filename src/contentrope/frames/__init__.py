@@ -1,0 +1,7 @@
+"""One call of the model as its layers see it: rotations, who sees whom, and the cache; made once per call."""
+
+from contentrope.frames.addressed import AddressedFrame
+from contentrope.frames.chunk import Chunk, Frame
+from contentrope.frames.plain import PlainFrame
+
+__all__ = ["AddressedFrame", "Chunk", "Frame", "PlainFrame"]

@@ -1,0 +1,210 @@
+"""The frame of addressed schemes: local rotations, addresses of completed units, and the cache's re-addressing.
+
+Three ways of reading share one rule: a whole sequence, a chunk after cached columns, and a single token. A single
+token is the cheap one: no key is needed in both versions at once, so its unit's keys are re-addressed first if it
+closes the unit, and attention is a plain product with the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from contentrope.attention import PairRule, backend_function
+from contentrope.attention.pairs import no_competition, silence_padding
+from contentrope.cache import Cache
+from contentrope.frames.chunk import Chunk
+from contentrope.rotary import Rotation, rotate, rotation_of
+from contentrope.units import SegmenterState, Units
+
+
+class Reading(NamedTuple):
+    """The units of a chunk, the segmenter's state around it, and the local rotations."""
+
+    units: Units
+    before: SegmenterState
+    after: SegmenterState
+    local: Rotation
+
+    @property
+    def slot(self) -> Int[Tensor, "batch seq"]:
+        """The token's unit, counted from the one that was open before this call: 0..seq-1."""
+        return self.units.unit - self.before.next_unit
+
+    def completes_any(self, chunk: Chunk) -> bool:
+        """False for a single token after others that closes no unit: decoding, most of the time. No address is needed
+        then. Longer chunks are taken to complete one, so that reading them does not wait for the device."""
+        return chunk.cache is None or chunk.ids.shape[1] > 1 or bool(self.units.closes.any())
+
+
+class Window(NamedTuple):
+    """Cached columns from ``begin`` whose unit is completed by this call, and their address."""
+
+    begin: int
+    completed: Bool[Tensor, "batch window"]
+    angles: Float[Tensor, "batch window kv_heads pairs"]
+    rotation: Rotation
+
+
+class AddressedFrame:
+    """``angles`` gives the address of every slot, computed when first needed; None: the identity."""
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        reading: Reading,
+        *,
+        angles: Callable[[], Float[Tensor, "batch slots kv_heads pairs"]] | None,
+        competition: Callable[[int], float | Tensor],
+        open_total: Float[Tensor, "batch dim"] | None = None,
+    ) -> None:
+        self.chunk = chunk
+        self.reading = reading
+        self.competition = competition
+        self.open_total = open_total
+        self.layout = chunk.config.rotary.pairs
+        self.scale = 1 / math.sqrt(chunk.config.head_dim)
+        chunk.note(reading.units)
+        self.rule = _rule(chunk, reading.units)
+        # The reference defines single tokens too: it takes the general way.
+        self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
+        self.query_rotation = self.key_rotation = reading.local
+        self.addressed_rotation: Rotation | None = None
+        self.window: Window | None = None
+        if angles is not None:
+            self._address(angles())
+
+    def _address(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"]) -> None:
+        reading, cache = self.reading, self.chunk.cache
+        index = reading.slot[..., None, None].expand(-1, -1, *by_slot.shape[2:])
+        by_token = by_slot.gather(1, index)
+        address = rotation_of(by_token)
+        self.query_rotation = reading.local.then(address.only_where(reading.units.closes))
+        if cache is None:
+            self.addressed_rotation = reading.local.then(address)
+        else:
+            self.window = _window(cache, reading, by_slot, by_token)
+
+    def embed(self, embedded: Tensor) -> Tensor:
+        return embedded
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        turned = rotate(query, self.query_rotation, self.layout).transpose(1, 2)
+        local = rotate(key, self.key_rotation, self.layout).transpose(1, 2)
+        value = value.transpose(1, 2)
+        cache = self.chunk.cache
+        if cache is None:
+            addressed = local
+            if self.addressed_rotation is not None:
+                addressed = rotate(key, self.addressed_rotation, self.layout).transpose(1, 2)
+            return self._by_backend(layer, turned, local, addressed, value).transpose(1, 2)
+        stored, values = cache.append(layer, local, value)
+        if self.single:
+            if self.window is not None:
+                cache.turn_keys(layer, self.window.begin, self.window.rotation)
+            return self._one_token(layer, turned, stored, values).transpose(1, 2)
+        addressed = stored
+        if self.window is not None:
+            stored = stored.clone()
+            cache.turn_keys(layer, self.window.begin, self.window.rotation)
+        return self._by_backend(layer, turned, stored, addressed, values).transpose(1, 2)
+
+    def commit(self) -> None:
+        chunk, reading = self.chunk, self.reading
+        if chunk.cache is None:
+            return
+        state = replace(
+            chunk.state,
+            tokens=chunk.tokens_after(),
+            segmenter=reading.after,
+            open_total=self.open_total,
+        )
+        if self.window is not None:
+            chunk.cache.remember_address(self.window.begin, self.window.angles, self.window.completed)
+        padded, has_memory = chunk.valid is not None, reading.units.has_memory
+        chunk.cache.commit(chunk.ids.shape[1], state, padded=padded, has_memory=has_memory)
+
+    def _by_backend(self, layer: int, query: Tensor, local: Tensor, addressed: Tensor, value: Tensor) -> Tensor:
+        chunk = self.chunk
+        attend = backend_function(chunk.backend, query, dropout=chunk.dropout, cached=chunk.cache is not None)
+        return attend(
+            query,
+            local,
+            addressed,
+            value,
+            self.rule,
+            competition=self.competition(layer),
+            dropout=chunk.dropout,
+            scale=self.scale,
+        )
+
+    def _one_token(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        bias = self._one_token_bias(self.competition(layer), query)
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, scale=self.scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
+        return silence_padding(out, self.rule)
+
+    def _one_token_bias(self, competition: float | Tensor, query: Tensor) -> Float[Tensor, "batch heads 1 keys"] | None:
+        rule = self.rule
+        if no_competition(competition) and rule.key_valid is None and rule.query_memory is None:
+            return None
+        if isinstance(competition, Tensor):
+            return _single_bias(rule, competition, self.chunk.wide).to(query.dtype)
+        # A fixed exponent gives all layers the same bias.
+        if "bias" not in rule.memo:
+            rule.memo["bias"] = _single_bias(rule, competition, self.chunk.wide).to(query.dtype)
+        return cast(Tensor, rule.memo["bias"])
+
+
+def _single_bias(
+    rule: PairRule, competition: float | Tensor, dtype: torch.dtype
+) -> Float[Tensor, "batch heads 1 keys"]:
+    """What is added to the scores of a single query: -inf out of sight, the own unit's bonus."""
+    columns = torch.arange(rule.key_count, device=rule.start.device)
+    own_unit = (columns >= rule.start)[:, None, None]
+    bias = torch.zeros((), dtype=dtype, device=rule.start.device)
+    if not no_competition(competition):
+        bias = own_unit * rule.own_unit_bonus(competition, dtype)[..., None]
+    if rule.query_memory is not None:
+        bias = torch.where(rule.query_memory[:, None, None] & ~own_unit, -torch.inf, bias)
+    if rule.key_valid is not None:
+        itself = columns == rule.offset
+        bias = torch.where((rule.key_valid | itself)[:, None, None], bias, -torch.inf)
+    return bias
+
+
+def _rule(chunk: Chunk, units: Units) -> PairRule:
+    if chunk.cache is None:
+        return PairRule.among(units)
+    has_memory = chunk.cache.has_memory or units.has_memory
+    return PairRule(
+        query_unit=units.unit,
+        key_unit=chunk.cache.fact("unit", 0, chunk.offset + chunk.ids.shape[1]),
+        start=units.start,
+        closes=units.closes,
+        query_valid=chunk.valid,
+        key_valid=chunk.key_valid(),
+        query_memory=units.memory if has_memory else None,
+        offset=chunk.offset,
+    )
+
+
+def _window(cache: Cache, reading: Reading, by_slot: Tensor, by_token: Tensor) -> Window:
+    """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
+    before = reading.before
+    is_open = before.next_local > 0
+    begin = int(torch.where(is_open, before.start, cache.length).min())
+    columns = torch.arange(begin, cache.length, device=by_token.device)
+    finished = reading.after.next_unit - before.next_unit
+    old_completed = is_open & (columns >= before.start) & (finished > 0)
+    completed = torch.cat((old_completed, reading.slot < finished), dim=1)
+    angles = torch.cat((by_slot[:, :1].expand(-1, len(columns), -1, -1), by_token), dim=1)
+    return Window(begin, completed, angles, rotation_of(angles).only_where(completed))

@@ -1,0 +1,62 @@
+"""What ``content``, ``random`` and ``local`` share: units, local rotations and the competition between units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from contentrope.config import ModelConfig
+from contentrope.frames import AddressedFrame, Chunk
+from contentrope.frames.addressed import Reading
+from contentrope.rotary import PositionRotations, Rotation
+from contentrope.schemes.base import frequencies, read_options, read_units, segmenter_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    competition: float = 0.0
+    """Exponent alpha: ``alpha * log(completed units)`` is taken from the scores of keys in earlier units."""
+    learn_competition: bool = False
+    """Learn alpha per layer and head, starting from ``competition``."""
+
+
+class UnitReader(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        options = read_options(config.scheme, Options, config.options)
+        self.competition = Competition(config, options)
+        self.segmenter = segmenter_of(config)
+        self.rotations = PositionRotations(frequencies(config))
+
+    def read(self, chunk: Chunk) -> Reading:
+        units, before, after = read_units(self.segmenter, chunk)
+        return Reading(units, before, after, self.local_rotation(units.local, chunk))
+
+    def local_rotation(self, local: Int[Tensor, "batch seq"], chunk: Chunk) -> Rotation:
+        return self.rotations.at(local, chunk.wide, bound=self.segmenter.max_length)
+
+    def frame(
+        self,
+        chunk: Chunk,
+        reading: Reading,
+        angles: Callable[[], Float[Tensor, "batch slots kv_heads pairs"]] | None,
+        open_total: Float[Tensor, "batch dim"] | None = None,
+    ) -> AddressedFrame:
+        return AddressedFrame(chunk, reading, angles=angles, competition=self.competition.of, open_total=open_total)
+
+
+class Competition(nn.Module):
+    """The exponent of a layer: one fixed number, or learned per head."""
+
+    def __init__(self, config: ModelConfig, options: Options) -> None:
+        super().__init__()
+        self.fixed = float(options.competition)
+        size = (config.layers, config.heads)
+        self.learned = nn.Parameter(torch.full(size, self.fixed)) if options.learn_competition else None
+
+    def of(self, layer: int) -> float | Float[Tensor, "heads"]:
+        return self.fixed if self.learned is None else self.learned[layer]

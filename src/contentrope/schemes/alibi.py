@@ -1,0 +1,41 @@
+"""``alibi``: no rotation; scores fall linearly with distance (Press et al., 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from contentrope.config import ModelConfig
+from contentrope.errors import InputError
+from contentrope.frames import Chunk, PlainFrame
+from contentrope.schemes.base import read_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    slopes: tuple[float, ...] = ()
+    """One per head; empty: the geometric ladder of the paper."""
+
+
+class Alibi(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        slopes = read_options("alibi", Options, config.options).slopes
+        if slopes and len(slopes) != config.heads:
+            raise InputError(f"slopes {slopes} are {len(slopes)}, heads {config.heads}: give one slope per head")
+        self.slopes = torch.tensor(slopes, dtype=torch.float64) if slopes else ladder(config.heads)
+
+    def frame(self, chunk: Chunk) -> PlainFrame:
+        return PlainFrame(chunk, slopes=self.slopes.to(chunk.ids.device))
+
+
+def ladder(heads: int) -> Float[Tensor, "heads"]:
+    """A geometric ladder from 2^(-8/heads) down to 2^-8.
+
+    >>> ladder(4).tolist()
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    return 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float64) / heads)

@@ -1,0 +1,72 @@
+"""``content``: every completed unit gets an address computed from its content. The method itself."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from contentrope.address import ContentAddress, sum_by_unit
+from contentrope.attention.api import refuse_non_finite
+from contentrope.config import ModelConfig
+from contentrope.frames import AddressedFrame, Chunk
+from contentrope.rotary import Rotation, rotate
+from contentrope.schemes.addressed import UnitReader
+from contentrope.units import SegmenterState
+
+
+class Content(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.reader = UnitReader(config)
+        self.address = ContentAddress(config.dim, config.key_heads, config.pair_count)
+
+    def frame(self, chunk: Chunk) -> AddressedFrame:
+        reading = self.reader.read(chunk)
+        if not reading.completes_any(chunk):
+            return self.reader.frame(chunk, reading, angles=None)
+        carried = None
+        if chunk.cache is not None:
+            carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
+        turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
+        sums = sum_by_unit(turned, reading.units, reading.slot, carried)
+
+        def angles() -> Tensor:
+            found = self.address(sums.total, sums.tokens)
+            _refuse_non_finite(found, chunk.embedded, reading.slot)
+            return found
+
+        return self.reader.frame(chunk, reading, angles, sums.open_total)
+
+    def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:
+        """Embeddings turn with the frequencies of attention, head by head."""
+        by_head = embedded.unflatten(-1, (self.config.heads, -1))
+        return rotate(by_head, local, self.config.rotary.pairs).flatten(-2)
+
+    def _open_total(self, chunk: Chunk, before: SegmenterState) -> Float[Tensor, "batch dim"]:
+        """The open unit's running sum, brought up to date from the remembered ids where it is not."""
+        cache, known = chunk.cache, chunk.state.open_total
+        assert cache is not None
+        if known is not None:
+            return known
+        is_open = before.next_local > 0
+        begin = int(torch.where(is_open, before.start, cache.length).min())
+        columns = torch.arange(begin, cache.length, device=chunk.ids.device)
+        of_open_unit = is_open & (columns >= before.start) & cache.fact("valid", begin).bool()
+        embedded = chunk.embedding(cache.fact("ids", begin)).to(chunk.wide)
+        local = self.reader.local_rotation(cache.fact("local", begin), chunk)
+        return torch.where(of_open_unit[..., None], self._turn(embedded, local), 0.0).sum(1)
+
+
+def _refuse_non_finite(
+    addresses: Float[Tensor, "batch slots kv_heads pairs"],
+    embedded: Float[Tensor, "batch seq dim"],
+    slot: Int[Tensor, "batch seq"],
+) -> None:
+    """Name the token whose embedding is to blame; where none is, the first token of the unit without an address."""
+    if torch.compiler.is_compiling() or bool(torch.isfinite(addresses).all()):
+        return
+    refuse_non_finite("embeddings", embedded)
+    index = slot[..., None, None].expand(-1, -1, *addresses.shape[2:])
+    refuse_non_finite("addresses", addresses.gather(1, index))

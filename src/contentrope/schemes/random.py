@@ -1,0 +1,31 @@
+"""``random``: every completed unit gets an address drawn from N(0, 1), anew for every call. The paper's control."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from contentrope.address import random_angles
+from contentrope.config import ModelConfig
+from contentrope.frames import AddressedFrame, Chunk
+from contentrope.schemes.addressed import UnitReader
+
+
+class Random(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.reader = UnitReader(config)
+
+    def frame(self, chunk: Chunk) -> AddressedFrame:
+        reading = self.reader.read(chunk)
+        if not reading.completes_any(chunk):
+            return self.reader.frame(chunk, reading, angles=None)
+
+        def angles() -> Tensor:
+            slots = torch.arange(chunk.ids.shape[1], device=chunk.ids.device)
+            unit = reading.before.next_unit + slots
+            drawn = random_angles(chunk.state.seed, unit, self.config.key_heads, self.config.pair_count)
+            return drawn.to(chunk.wide)
+
+        return self.reader.frame(chunk, reading, angles)

@@ -1,0 +1,243 @@
+"""From token ids to the unit table, for a whole batch or chunk by chunk with the same result."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from contentrope.errors import InputError
+from contentrope.units.checks import check_count, check_integers, check_mask, token_ids
+from contentrope.units.rules import Boundaries, Rule, Terminators
+from contentrope.units.table import Units, count_edges, map_tensors, start_edges
+
+
+@dataclass(frozen=True)
+class SegmenterState:
+    """What the next token needs to know of those before it, per row. Tensors are never written in place."""
+
+    rule: Int[Tensor, "batch k"]
+    next_unit: Int[Tensor, "batch 1"]
+    next_local: Int[Tensor, "batch 1"]  # 0 when no unit is open
+    start: Int[Tensor, "batch 1"]  # column of the open unit's first token; with none open, the next column
+    memory: Bool[Tensor, "batch 1"]  # mark of the open unit; with none open, False
+    reader_seen: Bool[Tensor, "batch 1"]
+    has_memory: bool = False  # marks were given for some chunk so far
+    columns: int = 0  # consumed so far, padding included
+
+    def reorder(self, index: Int[Tensor, "rows"]) -> "SegmenterState":
+        """The state of these rows, as a beam search selects them."""
+        return map_tensors(self, lambda rows: rows.index_select(0, index))
+
+
+class Segmenter:
+    """Cuts token ids into units. Holds no state: `advance` is a pure function of the state it is given.
+
+    `reader` are marker ids: a unit is memory if and only if no marker occurs at or before its first token.
+
+    >>> segmenter = Segmenter(Terminators({0}), max_length=3)
+    >>> state = segmenter.initial(batch_size=1)
+    >>> units, state = segmenter.advance(state, torch.tensor([[5, 0, 7, 7]]))
+    >>> units.unit.tolist()
+    [[0, 0, 1, 1]]
+    >>> units, state = segmenter.advance(state, torch.tensor([[7, 7]]))  # three 7s: the longest unit
+    >>> units.unit.tolist(), units.closes.tolist(), units.start.tolist()
+    ([[1, 2]], [[True, False]], [[2, 5]])
+    """
+
+    def __init__(self, rule: Rule, *, max_length: int = 256, reader: Iterable[int] = ()) -> None:
+        if not torch.compiler.is_compiling() and not isinstance(rule, Rule):
+            raise InputError(f"rule is {rule!r}: to end units at token ids write Terminators({{...}})")
+        check_count("max_length", max_length)
+        self.rule = rule
+        self.max_length = max_length
+        self.reader = Terminators(token_ids("reader", reader))
+
+    def initial(self, batch_size: int, device: torch.device | str = "cpu") -> SegmenterState:
+        def zeros(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(batch_size, 1, dtype=dtype, device=device)
+
+        return SegmenterState(
+            rule=self.rule.initial(batch_size, device),
+            next_unit=zeros(torch.int64),
+            next_local=zeros(torch.int64),
+            start=zeros(torch.int64),
+            memory=zeros(torch.bool),
+            reader_seen=zeros(torch.bool),
+            has_memory=bool(self.reader.ids),
+        )
+
+    def advance(
+        self,
+        state: SegmenterState,
+        ids: Int[Tensor, "batch seq"],
+        *,
+        valid: Bool[Tensor, "batch seq"] | None = None,
+        memory: Bool[Tensor, "batch seq"] | None = None,
+        ends: Bool[Tensor, "batch seq"] | None = None,
+    ) -> tuple[Units, SegmenterState]:
+        """The units of the next tokens, and the state after them.
+
+        `valid`: False for padding, anywhere. `memory`: the mark at a unit's first token decides for the unit.
+        `ends`: the caller's ends instead of the rule's for these tokens, which the rule then never sees.
+        """
+        self._check(state, ids, valid, memory, ends)
+        is_valid = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid
+        if ends is None:
+            ends, rule_state = self.rule.scan(ids, is_valid, state.rule)
+        else:
+            rule_state = state.rule
+        marks, reader_seen = self._marks(state, ids, is_valid, memory)
+        chunk = _Chunk(ends, is_valid, marks, valid is not None, rule_state, reader_seen)
+        one_token = ids.shape[1] == 1 and valid is None
+        return (_advance_one if one_token else _advance_many)(state, chunk, self.max_length)
+
+    def _marks(
+        self, state: SegmenterState, ids: Tensor, valid: Tensor, memory: Tensor | None
+    ) -> tuple[Bool[Tensor, "batch seq"] | None, Bool[Tensor, "batch 1"]]:
+        """The mark of a unit that would begin at each token (None: no marks at all), and the readers seen."""
+        if self.reader.ids:
+            markers = self.reader.found_in(ids) & valid
+            if ids.shape[1] == 1:
+                seen = state.reader_seen | markers
+                return ~seen, seen
+            seen = torch.cat([state.reader_seen, markers], 1).cumsum(1) > 0
+            return ~seen[:, 1:], seen[:, -1:]
+        if memory is None and state.has_memory:
+            memory = torch.zeros_like(valid)
+        return memory, state.reader_seen
+
+    def _check(
+        self,
+        state: SegmenterState,
+        ids: Tensor,
+        valid: Tensor | None,
+        memory: Tensor | None,
+        ends: Tensor | None,
+    ) -> None:
+        check_integers("ids", ids)
+        if ids.shape[0] != state.next_unit.shape[0]:
+            rows = f"ids have {ids.shape[0]} rows, the state {state.next_unit.shape[0]}"
+            raise InputError(f"{rows}: pass the state of these rows")
+        if valid is not None:
+            check_mask("valid", valid, ids)
+        if ends is not None:
+            check_mask("ends", ends, ids)
+        if memory is not None:
+            check_mask("memory", memory, ids)
+            if self.reader.ids:
+                raise InputError(f"memory= and reader={self.reader.ids} both mark memory units: pass one of them")
+
+
+def segment(
+    ids: Int[Tensor, "batch seq"],
+    rule: Rule,
+    *,
+    max_length: int = 256,
+    valid: Bool[Tensor, "batch seq"] | None = None,
+    memory: Bool[Tensor, "batch seq"] | None = None,
+    reader: Iterable[int] | None = None,
+) -> Units:
+    """The units of whole sequences; see Segmenter for the arguments.
+
+    >>> ids = torch.tensor([[5, 0, 6, 0, 1, 7, 0, 5]])
+    >>> units = segment(ids, Terminators({0}), reader={1})
+    >>> units.unit.tolist()
+    [[0, 0, 1, 1, 2, 2, 2, 3]]
+    >>> units.memory.int().tolist()
+    [[1, 1, 1, 1, 0, 0, 0, 0]]
+    """
+    check_integers("ids", ids)
+    if isinstance(rule, Boundaries) and rule.ends.shape != ids.shape:
+        raise InputError(f"ends have shape {tuple(rule.ends.shape)}, ids {tuple(ids.shape)}: pass one end per token")
+    segmenter = Segmenter(rule, max_length=max_length, reader=() if reader is None else reader)
+    units, _ = segmenter.advance(segmenter.initial(ids.shape[0], ids.device), ids, valid=valid, memory=memory)
+    return units
+
+
+class _Chunk(NamedTuple):
+    """The next tokens, as the two ways of advancing need them."""
+
+    ends: Bool[Tensor, "batch seq"]  # without those the maximum length forces
+    valid: Bool[Tensor, "batch seq"]
+    marks: Bool[Tensor, "batch seq"] | None
+    padded: bool
+    rule_state: Int[Tensor, "batch k"]
+    reader_seen: Bool[Tensor, "batch 1"]
+
+
+def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
+    """The general case for one valid token per row, in the fewest operations: decoding runs it every step."""
+    local = state.next_local
+    closes = chunk.ends | (local == max_length - 1)
+    memory = open_memory = state.memory
+    if chunk.marks is not None:
+        memory = torch.where(local == 0, chunk.marks, state.memory)
+        open_memory = memory.masked_fill(closes, False)
+    units = Units(
+        unit=state.next_unit,
+        local=local,
+        start=state.start,
+        closes=closes,
+        valid=chunk.valid,
+        memory=memory,
+        has_memory=chunk.marks is not None,
+        offset=state.columns,
+    )
+    return units, SegmenterState(
+        rule=chunk.rule_state,
+        next_unit=state.next_unit + closes,
+        next_local=(local + 1).masked_fill(closes, 0),
+        start=state.start.masked_fill(closes, state.columns + 1),
+        memory=open_memory,
+        reader_seen=chunk.reader_seen,
+        has_memory=chunk.marks is not None,
+        columns=state.columns + 1,
+    )
+
+
+def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
+    valid, offset = chunk.valid, state.columns
+    rule_ends = chunk.ends & valid
+    # An end forced by the length restarts the count too, hence the remainder.
+    local = count_edges(rule_ends, valid, state.next_local) % max_length
+    closes = rule_ends | (valid & (local[:, :-1] == max_length - 1))
+    unit = state.next_unit + F.pad(closes.cumsum(1), (1, 0))
+    start = start_edges(local, state.start, offset)
+    memory = _memory_edges(state, chunk, start)
+    own_column = torch.arange(offset, offset + valid.shape[1], device=valid.device)
+    units = Units(
+        unit=unit[:, :-1],
+        local=local[:, :-1].masked_fill(~valid, 0),
+        start=torch.where(valid, start[:, :-1], own_column),
+        closes=closes,
+        valid=valid,
+        memory=memory[:, :-1] & valid,
+        padded=chunk.padded,
+        has_memory=chunk.marks is not None,
+        offset=offset,
+    )
+    return units, SegmenterState(
+        rule=chunk.rule_state,
+        next_unit=unit[:, -1:],
+        next_local=local[:, -1:],
+        start=start[:, -1:],
+        memory=memory[:, -1:],
+        reader_seen=chunk.reader_seen,
+        has_memory=chunk.marks is not None,
+        columns=offset + valid.shape[1],
+    )
+
+
+def _memory_edges(
+    state: SegmenterState, chunk: _Chunk, start: Int[Tensor, "batch edges"]
+) -> Bool[Tensor, "batch edges"]:
+    """The mark at the first token of the unit a token here belongs to."""
+    if chunk.marks is None:
+        return torch.zeros_like(start, dtype=torch.bool)
+    # First slot: the unit was open already. Last slot: it has not begun.
+    marks = torch.cat([state.memory, chunk.marks, torch.zeros_like(state.memory)], 1)
+    return marks.gather(1, (start - state.columns + 1).clamp(min=0))

@@ -1,0 +1,178 @@
+"""The unit table: for every token, which unit it is in, where, and whether it ends it.
+
+batch, seq: the shape of the token ids. seq+1: *edges*, the value before each column and after the last.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from contentrope.errors import InputError
+from contentrope.units.checks import check_integers, check_mask
+
+
+@dataclass(frozen=True)
+class Units:
+    """Where each token stands among the units. Tensors are shared, never written in place.
+
+    `padded` and `has_memory` say whether the caller gave such a mask at all: known without asking the device.
+
+    >>> from contentrope.units import Terminators, segment
+    >>> units = segment(torch.tensor([[5, 0, 7, 8, 0, 9]]), Terminators({0}))
+    >>> units.unit.tolist(), units.local.tolist()
+    ([[0, 0, 1, 1, 1, 2]], [[0, 1, 0, 1, 2, 0]])
+    >>> units.completed.tolist()
+    [[True, True, True, True, True, False]]
+    """
+
+    unit: Int[Tensor, "batch seq"]  # number of ends strictly before this token
+    local: Int[Tensor, "batch seq"]  # position inside the unit, counting valid tokens only
+    start: Int[Tensor, "batch seq"]  # absolute column of the unit's first token (padding: its own)
+    closes: Bool[Tensor, "batch seq"]  # this token ends its unit
+    valid: Bool[Tensor, "batch seq"]  # False: padding, in no unit
+    memory: Bool[Tensor, "batch seq"]  # the unit sees only itself
+    padded: bool = False
+    has_memory: bool = False
+    offset: int = 0  # absolute column of this table's first column
+
+    @classmethod
+    def of(
+        cls,
+        unit: Int[Tensor, "batch seq"],
+        local: Int[Tensor, "batch seq"],
+        closes: Bool[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch seq"] | None = None,
+        memory: Bool[Tensor, "batch seq"] | None = None,
+    ) -> "Units":
+        """A checked table from tensors of the caller's own making; `start` is derived.
+
+        >>> closes = torch.tensor([[False, True, False]])
+        >>> Units.of(torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 0]]), closes).start
+        tensor([[0, 0, 2]])
+        """
+        _check_shapes(unit, local, closes, valid, memory)
+        valid_mask = torch.ones_like(closes) if valid is None else valid
+        memory_mask = torch.zeros_like(closes) if memory is None else memory
+        local_edges = count_edges(closes & valid_mask, valid_mask, unit.new_zeros(unit.shape[0], 1))
+        edges = start_edges(local_edges, torch.zeros_like(local_edges[:, :1]), 0)[:, :-1]
+        table = cls(
+            unit=unit.long(),
+            local=local.long(),
+            start=torch.where(valid_mask, edges, _columns_like(unit)),
+            closes=closes,
+            valid=valid_mask,
+            memory=memory_mask,
+            padded=valid is not None,
+            has_memory=memory is not None,
+        )
+        if not torch.compiler.is_compiling():
+            _check_values(table, local_edges[:, :-1])
+        return table
+
+    @property
+    def batch_size(self) -> int:
+        return self.unit.shape[0]
+
+    @property
+    def seq_length(self) -> int:
+        return self.unit.shape[1]
+
+    @property
+    def count(self) -> Int[Tensor, "batch"]:
+        """Number of units completed within this table."""
+        return self.closes.sum(1)
+
+    @property
+    def completed(self) -> Bool[Tensor, "batch seq"]:
+        """Whether this token's unit is ended within this table."""
+        return self.valid & (self.unit < self.unit[:, :1] + self.count[:, None])
+
+    def lengths(self) -> Int[Tensor, "batch seq"]:
+        """Tokens so far of the table's units in order of appearance, 0 where there are no more units.
+
+        >>> closes = torch.tensor([[False, True, False]])
+        >>> Units.of(torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 0]]), closes).lengths().tolist()
+        [[2, 1, 0]]
+        """
+        reached = torch.where(self.valid, self.local + 1, 0)
+        return torch.zeros_like(reached).scatter_reduce(1, self.unit - self.unit[:, :1], reached, "amax")
+
+    def to(self, device: torch.device | str) -> "Units":
+        return map_tensors(self, lambda tensor: tensor.to(device))
+
+
+Record = TypeVar("Record")
+
+
+def map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
+    """A dataclass with each of its tensors changed."""
+    changed = {name: change(v) if isinstance(v, Tensor) else v for name, v in vars(record).items()}
+    return type(record)(**changed)
+
+
+def count_edges(
+    ends: Bool[Tensor, "batch seq"], valid: Bool[Tensor, "batch seq"], open_length: Int[Tensor, "batch 1"]
+) -> Int[Tensor, "batch seq+1"]:
+    """Valid tokens since the last end; `open_length` of them came before column 0."""
+    seen = open_length + F.pad(valid.cumsum(1), (1, 0))
+    at_last_end = F.pad(torch.where(ends, seen[:, 1:], 0), (1, 0)).cummax(1).values
+    return seen - at_last_end
+
+
+def start_edges(
+    local_edges: Int[Tensor, "batch edges"], open_start: Int[Tensor, "batch 1"], offset: int
+) -> Int[Tensor, "batch edges"]:
+    """Absolute column where the unit of a valid token at this column begins."""
+    columns = _columns_like(local_edges) + offset
+    return torch.where(local_edges == 0, columns, open_start).cummax(1).values
+
+
+def _columns_like(table: Int[Tensor, "batch width"]) -> Int[Tensor, "width"]:
+    return torch.arange(table.shape[1], device=table.device)
+
+
+def _check_shapes(unit: Tensor, local: Tensor, closes: Tensor, valid: Tensor | None, memory: Tensor | None) -> None:
+    check_integers("unit", unit)
+    check_integers("local", local)
+    if local.shape != unit.shape:
+        raise InputError(f"local has shape {tuple(local.shape)}: pass the shape of unit, {tuple(unit.shape)}")
+    for name, mask in (("closes", closes), ("valid", valid), ("memory", memory)):
+        if mask is not None:
+            check_mask(name, mask, unit)
+
+
+def _check_values(table: Units, expected_local: Int[Tensor, "batch seq"]) -> None:
+    padding = ~table.valid
+    before = F.pad(table.unit, (1, 0))[:, :-1]
+    expected_unit = F.pad(table.closes.cumsum(1), (1, 0))[:, :-1]
+    # In this order, as each check relies on those before it.
+    _refuse(table.unit < before, table.unit, "unit", "units are counted from 0 and never go down")
+    _refuse(padding & table.closes, table.closes, "closes", "padding ends no unit")
+    _refuse(padding & table.memory, table.memory, "memory", "padding is in no unit")
+    _refuse(padding & (table.local != 0), table.local, "local", "padding has local 0")
+    _refuse(
+        table.unit != expected_unit,
+        table.unit,
+        "unit",
+        "unit must be the number of True in closes before this column",
+    )
+    _refuse(
+        table.valid & (table.local != expected_local),
+        table.local,
+        "local",
+        "local must restart at 0 in each unit and count its valid tokens by 1",
+    )
+    mark_at_start = table.memory.gather(1, table.start)
+    _refuse(table.memory != mark_at_start, table.memory, "memory", "all tokens of a unit must have the same mark")
+
+
+def _refuse(bad: Bool[Tensor, "batch seq"], values: Tensor, name: str, remedy: str) -> None:
+    where = bad.nonzero()
+    if len(where):
+        row, column = where[0].tolist()
+        raise InputError(f"{name}[{row}, {column}] is {values[row, column].item()}: {remedy}")

@@ -1,0 +1,90 @@
+"""The compiled flex backend on a GPU: numbers, gradients, causality, one compilation for all boundaries."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import contentrope as cr
+from tests.support import lively_model, random_ids
+from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),
+]
+FLEX_CASES = [case for case in CASES if case.head_dim >= 16]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", FLEX_CASES, ids=lambda c: c.name)
+def test_flex_errs_no_more_than_the_reference(case: Case, dtype: torch.dtype) -> None:
+    """Twice what the reference loses in this dtype against float64, and a few roundings.
+
+    Float32 sums are taken in another order. Bfloat16 needs one for its scores' gradients, which the kernel rounds; the
+    exponent's gradient is a sum over all queries of such terms that cancel, so it is allowed four.
+    """
+    low = make(case).to("cuda", dtype)
+    weight = torch.randn(case.batch, case.heads, case.seq, case.head_dim, dtype=torch.float64)
+    exact = [x.cpu() for x in output_and_gradients(low.to("cuda", torch.float64), weight, backend="reference")]
+    allowed = worst_relative_errors(output_and_gradients(low, weight, backend="reference"), exact)
+    found = worst_relative_errors(output_and_gradients(low, weight, backend="flex"), exact)
+    print(case.name, dtype, [f"{e:.1e}/{b:.1e}" for e, b in zip(found, allowed, strict=True)])
+    for index, (error, budget) in enumerate(zip(found, allowed, strict=True)):
+        roundings = (8 if dtype == torch.float32 else 1) * (4 if index == 5 else 1)
+        assert error <= 2 * budget + roundings * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("seq", [200, 256])
+@pytest.mark.parametrize("options", [{}, {"competition": 1.0, "learn_competition": True}], ids=["plain", "learned"])
+def test_one_compilation_serves_all_boundaries(options: dict[str, object], seq: int) -> None:
+    model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50, options=options).cuda()
+    compiled = torch.compile(model, fullgraph=True)
+    ids = [random_ids(2, seq, seed=seed, end_rate=rate).cuda() for seed, rate in ((0, 0.1), (1, 0.5), (2, 0.0))]
+    compiled(ids[0]).sum().backward()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for other in ids[1:]:
+            model.zero_grad()
+            compiled(other).square().sum().backward()
+            found = [p.grad.clone() for p in model.parameters()]
+            model.zero_grad()
+            logits = model(other)
+            logits.square().sum().backward()
+            torch.testing.assert_close(compiled(other), logits, rtol=0, atol=1e-3)
+            for ours, parameter in zip(found, model.parameters(), strict=True):
+                assert float((ours - parameter.grad).norm()) <= 1e-3 * float(parameter.grad.norm()) + 1e-5
+
+
+def test_uncompiled_model_does_not_recompile_either() -> None:
+    model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50).cuda()
+    model(random_ids(2, 200, seed=0).cuda())
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in (1, 2, 3):
+            model(random_ids(2, 200, seed=seed, end_rate=0.3 / seed).cuda())
+
+
+@pytest.mark.parametrize("backend", ["flex", "tiled", "reference"])
+def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit(backend: str) -> None:
+    model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50, backend=backend).cuda()
+    ids = random_ids(2, 300, seed=4).cuda()
+    before = model(ids)
+    for t in (3, 127, 128, 200, 298):
+        changed = ids.clone()
+        changed[:, t + 1 :] = random_ids(2, 300, seed=t, end_rate=0.6).cuda()[:, t + 1 :]
+        assert torch.equal(model(changed)[:, : t + 1], before[:, : t + 1])
+
+
+def cached_logits(model: cr.Transformer, ids: Tensor) -> Tensor:
+    cache = model.new_cache(len(ids))
+    return torch.cat([model(ids[:, i : i + 1], cache=cache) for i in range(ids.shape[1])], dim=1)
+
+
+def test_decoding_equals_the_parallel_forward() -> None:
+    model = lively_model("content", dtype=torch.float32, dim=64, backend="tiled").cuda()
+    ids = random_ids(2, 60).cuda()
+    torch.testing.assert_close(cached_logits(model, ids), model(ids), rtol=0, atol=1e-4)

@@ -1,0 +1,190 @@
+"""Optional packages stay optional, and every module imports only from the layers below it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import contentrope
+
+PACKAGE = Path(contentrope.__file__).parent
+OPTIONAL = ("triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis")
+
+# Lowest first. A module may import from lower layers and from its own.
+LAYERS = (
+    {"errors", "config", "files", "version"},
+    {"rotary", "units"},
+    {"address", "attention", "cache"},
+    {"frames"},
+    {"schemes"},
+    {"model"},
+    {"generation", "checkpoint"},
+    {"corpora", "results", "experiments", "hf", "reports"},
+    {"cli"},
+)
+ABOVE_THE_CORE = {"corpora", "results", "experiments", "hf", "reports", "cli"}
+
+
+def run_fresh(program: str) -> str:
+    """Run a program in a new interpreter, where nothing has been imported yet."""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+BLOCK_OPTIONAL = f"""
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL!r}:
+            raise ImportError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def test_the_block_blocks() -> None:
+    with pytest.raises(AssertionError, match="hypothesis is blocked"):
+        run_fresh(BLOCK_OPTIONAL + "import hypothesis")
+
+
+def test_the_library_works_without_any_optional_package() -> None:
+    out = run_fresh(
+        BLOCK_OPTIONAL
+        + f"""
+import torch
+import contentrope as cr
+
+config = cr.ModelConfig(vocab_size=9, dim=16, layers=1, heads=2, terminators=(0,))
+model = cr.Transformer(config)
+ids = torch.tensor([[1, 2, 0, 3]])
+model(ids).sum().backward()
+cr.generate(model, ids, 3)
+print(sorted(set({OPTIONAL!r}) & set(sys.modules)))
+"""
+    )
+    assert out.strip() == "[]"
+
+
+@functools.cache
+def modules_after(imported: str) -> set[str]:
+    return set(json.loads(run_fresh(f"import sys, json, {imported}\nprint(json.dumps(sorted(sys.modules)))")))
+
+
+def test_importing_the_library_imports_no_optional_package() -> None:
+    """Installed or not: torch may look for some by itself, so only what contentrope adds counts."""
+    added = {name.partition(".")[0] for name in modules_after("contentrope") - modules_after("torch")}
+    assert "contentrope" in added
+    assert not added & set(OPTIONAL)
+
+
+def test_importing_the_library_imports_nothing_above_the_core() -> None:
+    parts = {name.split(".")[1] for name in modules_after("contentrope") if name.startswith("contentrope.")}
+    assert {"model", "schemes", "units"} <= parts
+    assert not parts & ABOVE_THE_CORE
+
+
+# --- layers ----------------------------------------------------------------------------------------------------
+
+
+def imported_names(tree: ast.AST, module: str, is_package: bool = False) -> Iterator[str]:
+    """Every module name imported anywhere in a tree, imports inside functions included, as absolute names."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ["contentrope", *package]
+            anchor = ".".join(above[: len(above) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, (anchor, node.module)))
+            yield source
+            # "from contentrope import schemes" names the module in its list.
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def own_modules() -> dict[str, Path]:
+    """Dotted name below the package -> file; a package's own name stands for its __init__."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        if parts and parts != ["__main__"]:
+            found[".".join(parts)] = path
+    return found
+
+
+def own_imports(module: str, path: Path) -> set[str]:
+    """The library's own modules that a module imports, as dotted names below the package."""
+    names = imported_names(ast.parse(path.read_text()), module, path.name == "__init__.py")
+    below = {name.removeprefix("contentrope.") for name in names if name.startswith("contentrope.")}
+    return {name for name in below if name.split(".")[0] in {m.split(".")[0] for m in own_modules()}}
+
+
+def layer_of(module: str) -> int:
+    top = module.split(".")[0]
+    for height, layer in enumerate(LAYERS):
+        if top in layer:
+            return height
+    raise AssertionError(f"{module} stands in no layer: place it in LAYERS")
+
+
+@pytest.mark.parametrize("module", own_modules())
+def test_imports_go_downwards(module: str) -> None:
+    own_top = module.split(".")[0]
+    for imported in sorted(own_imports(module, own_modules()[module])):
+        same_part = imported.split(".")[0] == own_top
+        assert same_part or layer_of(imported) <= layer_of(module), f"{module} imports {imported} from above"
+
+
+def test_only_the_entry_points_import_the_public_package() -> None:
+    """``import contentrope`` inside the library would import everything, whatever the layer."""
+    for module, path in own_modules().items():
+        imports = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imports |= {alias.name for alias in node.names}
+        assert "contentrope" not in imports or layer_of(module) >= layer_of("experiments"), module
+
+
+def test_neighbours_in_a_layer_do_not_import_each_other_in_circles() -> None:
+    top_level: dict[str, set[str]] = {}
+    for module, path in own_modules().items():
+        parts = {name.split(".")[0] for name in own_imports(module, path)}
+        top_level.setdefault(module.split(".")[0], set()).update(parts)
+    reached: dict[str, set[str]] = {part: set(direct) - {part} for part, direct in top_level.items()}
+    for _ in reached:
+        for part in reached:
+            reached[part] |= set().union(*(reached[other] for other in reached[part])) - {part}
+    for part, others in reached.items():
+        assert not [other for other in others if part in top_level[other] and other != part], part
+
+
+def test_backends_do_not_know_each_other() -> None:
+    backends = {"reference", "tiled", "flex", "plain"}
+    for backend in backends:
+        module = f"attention.{backend}"
+        imported = {
+            name.split(".")[1] for name in own_imports(module, own_modules()[module]) if name.startswith("attention.")
+        }
+        assert not imported & (backends - {backend}), backend
+        assert "api" not in imported, backend
+
+
+def test_these_tests_see_the_imports_there_are() -> None:
+    """A parser that finds nothing would find no fault either."""
+    assert "rotary" in own_imports("address", PACKAGE / "address.py")
+    assert "schemes" in own_imports("model", PACKAGE / "model.py")
+    relative = ast.parse("from ..units import table\nfrom . import pairs")
+    assert {"contentrope.units.table", "contentrope.attention.pairs"} <= set(imported_names(relative, "attention.api"))
+    inside = ast.parse("def f():\n    import contentrope.model")
+    assert list(imported_names(inside, "units.table")) == ["contentrope.model"]

@@ -1,0 +1,267 @@
+"""Reading in chunks through a cache gives what reading all at once gives, for every scheme and every chunking."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import contentrope as cr
+from contentrope import schemes
+from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
+from tests.support import TERMINATOR, VOCABULARY, in_chunks, lively_model, random_ids
+
+TOLERANCE = 1e-12
+BATCH, SEQ = 3, 26
+MARKER = VOCABULARY - 1
+CHUNKINGS: dict[str, Sequence[int]] = {"single": (1,), "mixed": (4, 1, 1, 7, 2), "whole": (SEQ,)}
+
+Masks = dict[str, Tensor]
+
+BACKENDS = ("reference", "tiled")
+
+every_scheme = pytest.mark.parametrize("scheme", schemes.names())
+# Backends are a matter of addressed attention; the other schemes never ask for one.
+scheme_and_backend = pytest.mark.parametrize(
+    ("scheme", "backend"),
+    [(name, backend) for name in schemes.names() for backend in (BACKENDS if name in KNOW_MEMORY else ("auto",))],
+)
+addressed = pytest.mark.parametrize("scheme", KNOW_MEMORY)
+backends = pytest.mark.parametrize("backend", BACKENDS)
+chunkings = pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
+
+
+def at_once(model: cr.Transformer, ids: Tensor, **masks: Tensor) -> Tensor:
+    # The schemes that draw at random draw once per call, or once per cache.
+    torch.manual_seed(3)
+    with torch.no_grad():
+        return model(ids, **masks)
+
+
+def streamed(model: cr.Transformer, ids: Tensor, sizes: Sequence[int], **masks: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    return in_chunks(model, ids, sizes, **masks)
+
+
+def check_streams(model: cr.Transformer, ids: Tensor, sizes: Sequence[int], **masks: Tensor) -> None:
+    torch.testing.assert_close(
+        streamed(model, ids, sizes, **masks), at_once(model, ids, **masks), rtol=0, atol=TOLERANCE
+    )
+
+
+def random_mask(rate: float, seed: int, shape: tuple[int, int] = (BATCH, SEQ)) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < rate
+
+
+def padding(kind: str) -> Tensor:
+    columns, rows = torch.arange(SEQ), torch.arange(BATCH)[:, None]
+    return {
+        "left": columns >= 5 * rows,
+        "right": columns < SEQ - 5 * rows,
+        "both sides": (columns >= 3 * rows) & (columns < SEQ - 4 * rows),
+        # Holes inside units, whole columns of padding, and a row that has not begun.
+        "ragged": random_mask(0.6, 4) & (columns != 9) & ((columns > 4) | (rows != 1)),
+    }[kind]
+
+
+@scheme_and_backend
+@chunkings
+def test_chunks_give_the_logits_of_the_whole(scheme: str, backend: str, sizes: Sequence[int]) -> None:
+    # Rows end their units at different columns.
+    check_streams(lively_model(scheme, backend=backend), random_ids(BATCH, SEQ), sizes)
+
+
+@scheme_and_backend
+@chunkings
+@pytest.mark.parametrize("kind", ["left", "right", "both sides", "ragged"])
+def test_chunks_give_the_logits_of_the_whole_beside_padding(
+    scheme: str, backend: str, sizes: Sequence[int], kind: str
+) -> None:
+    check_streams(lively_model(scheme, backend=backend), random_ids(BATCH, SEQ), sizes, valid=padding(kind))
+
+
+FIXED_SCHEMES = [(name, "auto") for name in schemes.names() if name not in DRAW_AT_RANDOM]
+
+
+@pytest.mark.parametrize(("scheme", "backend"), [*FIXED_SCHEMES, ("content", "reference"), ("local", "reference")])
+@pytest.mark.parametrize("place", ["one on the left", "nine on the left", "anywhere"])
+def test_padding_does_not_change_the_real_tokens(scheme: str, backend: str, place: str) -> None:
+    """Positions, distances and units count tokens: where padding stands makes no difference to them."""
+    model, ids = lively_model(scheme, backend=backend), random_ids(BATCH, SEQ)
+    columns = {
+        "one on the left": torch.arange(1, SEQ + 1),
+        "nine on the left": torch.arange(9, SEQ + 9),
+        "anywhere": torch.arange(SEQ) + torch.arange(SEQ) // 3,
+    }[place]
+    padded = random_ids(BATCH, int(columns[-1]) + 3, seed=8)
+    padded[:, columns] = ids
+    valid = torch.zeros_like(padded, dtype=torch.bool)
+    valid[:, columns] = True
+    expected = at_once(model, ids)
+    for found in (at_once(model, padded, valid=valid), streamed(model, padded, (6, 1, 3), valid=valid)):
+        torch.testing.assert_close(found[:, columns], expected, rtol=0, atol=TOLERANCE)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "one key head": {"kv_heads": 1},
+    "grouped queries": {"heads": 4, "kv_heads": 2},
+    "interleaved pairs": {"rotary": cr.RotaryConfig(pairs="interleaved")},
+    "partial rotary": {"rotary": cr.RotaryConfig(fraction=0.5)},
+    "model-wide frequencies": {"rotary": cr.RotaryConfig(frequencies="model_wide")},
+    "all of them": {
+        "heads": 4,
+        "kv_heads": 2,
+        "dim": 32,
+        "rotary": cr.RotaryConfig(pairs="interleaved", frequencies="model_wide", fraction=0.5),
+    },
+}
+
+
+@every_scheme
+@pytest.mark.parametrize("sizes", [(1,), (4, 1, 1, 7, 2)], ids=["single", "mixed"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_chunks_give_the_logits_of_the_whole_in_any_model(
+    scheme: str, sizes: Sequence[int], settings: dict[str, Any]
+) -> None:
+    check_streams(lively_model(scheme, **settings), random_ids(BATCH, SEQ), sizes, valid=padding("left"))
+
+
+@addressed
+@backends
+@chunkings
+@pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
+@pytest.mark.parametrize("kind", [None, "ragged"], ids=["no padding", "ragged"])
+def test_competition_streams(scheme: str, backend: str, sizes: Sequence[int], learn: bool, kind: str | None) -> None:
+    model = lively_model(scheme, backend=backend, options={"competition": 0.8, "learn_competition": learn})
+    if learn:
+        # One exponent per layer and head, and none like another.
+        with torch.no_grad():
+            model.scheme.reader.competition.learned.copy_(torch.linspace(-1, 2, 6).view(3, 2))
+    check_streams(model, random_ids(BATCH, SEQ), sizes, **({"valid": padding(kind)} if kind else {}))
+
+
+@addressed
+@backends
+@chunkings
+@pytest.mark.parametrize("competition", [0.0, 1.0])
+@pytest.mark.parametrize("kind", [None, "ragged"], ids=["no padding", "ragged"])
+def test_memory_units_stream(
+    scheme: str, backend: str, sizes: Sequence[int], competition: float, kind: str | None
+) -> None:
+    """By mask, which changes inside units too: only a unit's first token counts."""
+    model = lively_model(scheme, backend=backend, options={"competition": competition})
+    masks = {"memory": random_mask(0.5, 7)} | ({"valid": padding(kind)} if kind else {})
+    check_streams(model, random_ids(BATCH, SEQ), sizes, **masks)
+
+
+@addressed
+@backends
+@chunkings
+def test_memory_units_before_a_marker_stream(scheme: str, backend: str, sizes: Sequence[int]) -> None:
+    model = lively_model(scheme, backend=backend, reader=(MARKER,))
+    ids = random_ids(BATCH, SEQ)
+    ids[ids == MARKER] = 1
+    # At different places, inside a unit in some row, and in the last row nowhere.
+    ids[0, 12] = ids[1, 20] = MARKER
+    check_streams(model, ids, sizes)
+    check_streams(model, ids, sizes, valid=padding("left"))
+
+
+@pytest.mark.parametrize("scheme", READ_UNITS)
+@backends
+@chunkings
+def test_the_callers_ends_stream(scheme: str, backend: str, sizes: Sequence[int]) -> None:
+    model, ids, ends = lively_model(scheme, backend=backend), random_ids(BATCH, SEQ), random_mask(0.3, 5)
+    check_streams(model, ids, sizes, ends=ends)
+    check_streams(model, ids, sizes, ends=ends, valid=padding("ragged"))
+    assert not torch.equal(at_once(model, ids, ends=ends), at_once(model, ids))
+
+
+@pytest.mark.parametrize("scheme", READ_UNITS)
+def test_the_callers_ends_may_stop_and_start(scheme: str) -> None:
+    """Chunks without ends fall back on the terminators; the unit that is open meanwhile goes on."""
+    model, ids, ends = lively_model(scheme), random_ids(BATCH, SEQ), random_mask(0.3, 5)
+    from_caller = (torch.arange(SEQ) < 7) | (torch.arange(SEQ) >= 15)
+    torch.manual_seed(3)
+    cache = model.new_cache(BATCH, max_tokens=SEQ)
+    parts = [
+        model(ids[:, span], cache=cache, ends=ends[:, span] if given_ends else None)
+        for span, given_ends in ((slice(0, 7), True), (slice(7, 15), False), (slice(15, SEQ), True))
+    ]
+    whole = at_once(model, ids, ends=torch.where(from_caller, ends, ids == TERMINATOR))
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=TOLERANCE)
+
+
+@addressed
+def test_marks_and_padding_may_begin_with_a_later_chunk(scheme: str) -> None:
+    """A call without a mask says the same as one with a mask that marks nothing."""
+    model, ids = lively_model(scheme), random_ids(BATCH, SEQ)
+    memory, valid = random_mask(0.6, 1), padding("ragged")
+    memory[:, :8], memory[:, 16:] = False, False
+    valid[:, :8], valid[:, 16:] = True, True
+    torch.manual_seed(3)
+    cache = model.new_cache(BATCH)
+    middle = {"memory": memory[:, 8:16], "valid": valid[:, 8:16]}
+    spans: list[tuple[slice, Masks]] = [(slice(0, 8), {}), (slice(8, 16), middle), (slice(16, SEQ), {})]
+    found = torch.cat([model(ids[:, span], cache=cache, **masks) for span, masks in spans], dim=1)
+    torch.testing.assert_close(found, at_once(model, ids, memory=memory, valid=valid), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("scheme", ["content", "rope", "alibi"])
+@backends
+def test_long_texts_stream_across_tiles(scheme: str, backend: str) -> None:
+    model = lively_model(scheme, backend=backend, layers=2, max_unit_length=40)
+    ids = random_ids(2, 150, end_rate=0.05)
+    check_streams(model, ids, (100, 1, 30))
+
+
+@backends
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.05, 0.2, 0.5, 1.0]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_any_chunking_of_any_units_streams(
+    backend: str, sizes: list[int], seed: int, end_rate: float, marked: bool, padded: bool, competition: float
+) -> None:
+    ids = random_ids(2, 18, seed=seed)
+    masks = {"ends": random_mask(end_rate, seed, (2, 18))}
+    if marked:
+        masks["memory"] = random_mask(0.5, seed + 1, (2, 18))
+    if padded:
+        masks["valid"] = random_mask(0.7, seed + 2, (2, 18))
+    model = lively_model("content", backend=backend, layers=2, options={"competition": competition})
+    check_streams(model, ids, sizes, **masks)
+
+
+# --- bfloat16 ---
+
+
+def root_mean_square(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "competition"), [*((name, 0.0) for name in schemes.names()), *((name, 1.0) for name in KNOW_MEMORY)]
+)
+@pytest.mark.parametrize("sizes", [(1,), (4, 1, 1, 7, 2)], ids=["single", "mixed"])
+def test_streaming_costs_no_accuracy_in_bfloat16(scheme: str, competition: float, sizes: Sequence[int]) -> None:
+    """The budget is what bfloat16 costs a reader of the whole text, measured against float64."""
+    options = {"competition": competition} if competition else {}
+    rounded = lively_model(scheme, dtype=torch.bfloat16, options=options)
+    exact = copy.deepcopy(rounded).double()
+    ids = random_ids(BATCH, 60)
+    expected = at_once(exact, ids)
+    parallel_error = root_mean_square(at_once(rounded, ids) - expected)
+    streaming_error = root_mean_square(streamed(rounded, ids, sizes) - expected)
+    assert parallel_error > 1e-3
+    assert streaming_error <= 1.5 * parallel_error + 1e-6
