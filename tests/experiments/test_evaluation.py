@@ -1,0 +1,79 @@
+"""Perplexity equals the plain definition, computed one token at a time in float64."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contentrope.errors import InputError
+from contentrope.experiments.evaluation import perplexity
+
+
+class RunningMean(nn.Module):
+    """Predicts from the mean of all tokens so far, so that where a window begins matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 4)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(4, 9)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        sums = self.embedding(ids).cumsum(1)
+        return self.head(self.dropout(sums / torch.arange(1, ids.shape[1] + 1).unsqueeze(-1)))
+
+
+@torch.no_grad()
+def by_hand(model: RunningMean, data: Tensor, length: int, windows: int) -> float:
+    losses = []
+    for window in range(windows):
+        for place in range(length):
+            start = window * length
+            context = data[start : start + place + 1].unsqueeze(0)
+            probabilities = model(context)[0, -1].softmax(-1)
+            losses.append(-math.log(probabilities[data[start + place + 1]]))
+    return math.exp(math.fsum(losses) / len(losses))
+
+
+@pytest.fixture
+def model() -> RunningMean:
+    torch.manual_seed(0)
+    return RunningMean().double().eval()
+
+
+DATA = torch.arange(101) * 31 % 9
+
+
+@pytest.mark.parametrize(("length", "windows"), [(1, 100), (7, 14), (10, 10), (50, 2), (100, 1)])
+@pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
+def test_it_is_the_mean_over_all_tokens(model: RunningMean, length: int, windows: int, batch_tokens: int) -> None:
+    measured = perplexity(model, DATA, length, batch_tokens=batch_tokens)
+    assert measured == pytest.approx(by_hand(model, DATA, length, windows), rel=1e-12)
+
+
+def test_max_tokens_keeps_whole_windows(model: RunningMean) -> None:
+    measured = perplexity(model, DATA, 10, max_tokens=39)
+    assert measured == pytest.approx(by_hand(model, DATA, 10, windows=3), rel=1e-12)
+
+
+def test_a_model_that_knows_nothing_has_the_size_of_the_vocabulary(model: RunningMean) -> None:
+    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    assert perplexity(model, DATA, 10) == pytest.approx(9.0)
+    assert perplexity(model.bfloat16(), DATA, 10) == pytest.approx(9.0)
+
+
+def test_modes_and_gradients_are_left_as_they_were(model: RunningMean) -> None:
+    model.train()
+    model.dropout.eval()
+    first, second = perplexity(model, DATA, 10), perplexity(model, DATA, 10)
+    assert first == second
+    assert (model.training, model.head.training, model.dropout.training) == (True, True, False)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("length", "max_tokens"), [(101, None), (20, 19), (0, None)])
+def test_a_window_that_is_too_long_is_refused(model: RunningMean, length: int, max_tokens: int | None) -> None:
+    with pytest.raises(InputError, match="length"):
+        perplexity(model, DATA, length, max_tokens=max_tokens)
