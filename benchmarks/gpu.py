@@ -1,0 +1,104 @@
+"""Cost of addressed attention through FlexAttention on a GPU, as a ratio to plain causal SDPA in the same run.
+
+    python -m benchmarks.gpu [--out results/benchmark-flex-gpu.json]
+
+Both sides rotate their queries and keys; ours also makes the block mask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import contentrope as cr
+from contentrope.results import environment, write_json
+from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
+
+HEADS, HEAD_DIM, TOKENS, UNIT = 16, 64, 32768, 40
+
+
+def rotations(positions: torch.Tensor, bound: int) -> Rotation:
+    table = PositionRotations(inverse_frequencies(cr.RotaryConfig(), HEADS, HEAD_DIM)).to(positions.device)
+    return table.at(positions, torch.float32, bound=bound)
+
+
+def plain(qkv: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    q, k, v = qkv.unbind(0)
+    q, k, v = rotate(q, rotation).transpose(1, 2), rotate(k, rotation).transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def addressed(qkv: torch.Tensor, rotation: Rotation, units: cr.Units, angles: torch.Tensor) -> torch.Tensor:
+    q, k, v = qkv.unbind(0)
+    q, k, v = rotate(q, rotation).transpose(1, 2), rotate(k, rotation).transpose(1, 2), v.transpose(1, 2)
+    return cr.addressed_attention(q, k, v, units, angles, backend="flex")
+
+
+def milliseconds(run: Callable[[], object], repeats: int) -> float:
+    for _ in range(5):
+        run()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def at_length(seq: int, repeats: int) -> dict[str, Any]:
+    batch = max(1, TOKENS // seq)
+    qkv = torch.randn(3, batch, seq, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    grad = torch.randn(batch, HEADS, seq, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    ids = (torch.rand(batch, seq, device="cuda") > 1 / UNIT).long()
+    units = cr.segment(ids, cr.Terminators({0}))
+    angles = torch.randn(batch, seq, HEADS, HEAD_DIM // 2, device="cuda")
+    by_position = rotations(torch.arange(seq, device="cuda")[None], seq)
+    local = rotations(units.local, 256)
+    sides = {
+        "baseline": (torch.compile(plain), (qkv, by_position)),
+        "ours": (torch.compile(addressed), (qkv, local, units, angles)),
+    }
+    row: dict[str, Any] = {"seq": seq, "batch": batch}
+    for side, (function, arguments) in sides.items():
+
+        def forward(function: Any = function, arguments: Any = arguments) -> torch.Tensor:
+            with torch.no_grad():
+                return function(*arguments)
+
+        def both(function: Any = function, arguments: Any = arguments) -> None:
+            torch.autograd.grad(function(*arguments), qkv, grad)
+
+        row[f"{side}_forward_ms"] = milliseconds(forward, repeats)
+        row[f"{side}_both_ms"] = milliseconds(both, repeats)
+    row["forward_ratio"] = row["ours_forward_ms"] / row["baseline_forward_ms"]
+    row["both_ratio"] = row["ours_both_ms"] / row["baseline_both_ms"]
+    print(row, flush=True)
+    torch.compiler.reset()
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/benchmark-flex-gpu.json"))
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 8192, 32768])
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    rows = [at_length(seq, arguments.repeats) for seq in arguments.lengths]
+    config = {"heads": HEADS, "head_dim": HEAD_DIM, "tokens": TOKENS, "unit": UNIT, "dtype": "bfloat16", "seed": 0}
+    config["repeats"] = arguments.repeats
+    data = {"benchmark": "flex-gpu", "config": config, "environment": environment("cuda"), "results": rows}
+    write_json(arguments.out, data)
+
+
+if __name__ == "__main__":
+    main()

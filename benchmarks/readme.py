@@ -1,0 +1,82 @@
+"""Writes the tables of README.md from the result files.
+
+python -m benchmarks.readme [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CPU_ROWS = {
+    "train_256": "training step, batch 16, 256 tokens",
+    "train_1024": "training step, batch 16, 1,024 tokens",
+    "decode_1024": "decode step, 1,024 cached tokens",
+    "decode_4096": "decode step, 4,096 cached tokens",
+    "decode_16384": "decode step, 16,384 cached tokens",
+    "decode_4096_batch8": "decode step, 4,096 cached tokens, batch 8",
+    "memory_256": "peak memory of training, 256 tokens",
+    "memory_1024": "peak memory of training, 1,024 tokens",
+}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cpu_table(data: dict[str, Any]) -> str:
+    plain, competing = data["results"]["content"], data["results"]["content, competition 1"]
+    rows = []
+    for key, name in CPU_ROWS.items():
+        target = data["targets"].get(key)
+        ours, other = (f"{r[key]['ratio']:.2f}x" if key in r else "" for r in (plain, competing))
+        rows.append([name, ours, other, f"{target:.2f}x" if target else ""])
+    return table(["", "content", "content, competition 1", "target"], rows)
+
+
+def gpu_table(data: dict[str, Any]) -> str:
+    rows = [[f"{r['seq']:,}", f"{r['forward_ratio']:.2f}x", f"{r['both_ratio']:.2f}x"] for r in data["results"]]
+    return table(["tokens", "forward", "forward + backward"], rows)
+
+
+def growth_table(data: dict[str, Any]) -> str:
+    lengths = list(next(iter(data["schemes"].values()))["perplexity"])
+    rows = [
+        [name, *(f"{run['perplexity'][length]:.2f}" for length in lengths)] for name, run in data["schemes"].items()
+    ]
+    return table(["characters read", *lengths], rows)
+
+
+SECTIONS = {
+    "cpu": ("benchmark-cpu.json", cpu_table),
+    "gpu": ("benchmark-flex-gpu.json", gpu_table),
+    "growth": ("growth-quick.json", growth_table),
+}
+
+
+def with_tables(text: str) -> str:
+    """The README with every marked section replaced by what the result files say now."""
+    for name, (file, make) in SECTIONS.items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, rest = text.split(begin)
+        _, after = rest.split(end)
+        data = json.loads((ROOT / "results" / file).read_text())
+        text = f"{before}{begin}\n{make(data)}\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+    current = readme.read_text()
+    fresh = with_tables(current)
+    if "--check" in sys.argv and fresh != current:
+        sys.exit("README.md does not show the newest results; run python -m benchmarks.readme")
+    readme.write_text(fresh)
+
+
+if __name__ == "__main__":
+    main()

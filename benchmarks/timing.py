@@ -1,0 +1,37 @@
+"""Timing two things against each other in one run: alternately, so that drift of the machine hits both alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """What is timed, and what puts things back afterwards, untimed."""
+
+    run: Callable[[], object]
+    reset: Callable[[], object] = lambda: None
+
+
+def paired_seconds(ours: Work, baseline: Work, *, repeats: int, warmup: int = 2) -> dict[str, float]:
+    """Medians of both, and the median and quartiles of the ratios of neighbouring runs."""
+    pairs = [(_seconds(ours), _seconds(baseline)) for _ in range(warmup + repeats)][warmup:]
+    ratios = sorted(a / b for a, b in pairs)
+    return {
+        "ours_seconds": statistics.median(a for a, _ in pairs),
+        "baseline_seconds": statistics.median(b for _, b in pairs),
+        "ratio": statistics.median(ratios),
+        "ratio_low": ratios[len(ratios) // 4],
+        "ratio_high": ratios[-1 - len(ratios) // 4],
+        "repeats": repeats,
+    }
+
+
+def _seconds(work: Work) -> float:
+    begin = time.perf_counter()
+    work.run()
+    elapsed = time.perf_counter() - begin
+    work.reset()
+    return elapsed
