@@ -4,10 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: test reproduce benchmark check clean
+.PHONY: test shapes reproduce benchmark check clean
 
 test: check
 	$(BIN)/python -m pytest -n auto
+	$(MAKE) shapes
+
+# The shapes in the signatures, checked at run time. Not for functions a compiler or FlexAttention traces.
+shapes: $(READY)
+	$(BIN)/python -m pytest -n auto --jaxtyping-packages=contentrope,beartype.beartype -k "not flex" \
+		tests/attention tests/test_streaming.py tests/test_memory_units.py tests/test_address.py
 
 check: $(READY)
 	$(BIN)/ruff check .

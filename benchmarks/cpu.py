@@ -82,13 +82,13 @@ def _added_peak(scheme: str, batch: int, length: int) -> int:
     training_step(model, ids[:1, :17]).run()
     step = training_step(model, ids)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again at what is held now
-    before = _status_bytes("VmRSS")
+    before = status_bytes("VmRSS")
     for _ in range(3):
         step.run()
-    return _status_bytes("VmHWM") - before
+    return status_bytes("VmHWM") - before
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
 

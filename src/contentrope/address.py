@@ -67,7 +67,7 @@ def _add_one(rotated: Tensor, units: Units, carried: tuple[Tensor, Tensor]) -> U
     return UnitSums(total, tokens, torch.where(units.closes, 0.0, total[:, 0]))
 
 
-@torch.library.custom_op("contentrope::sum_runs", mutates_args=())
+@torch.library.custom_op("contentrope::sum_runs", mutates_args=(), schema="(Tensor x, Tensor slot) -> Tensor")
 def sum_runs(x: Tensor, slot: Tensor) -> Tensor:
     """Sum x (batch, seq, dim) over runs of equal slot (batch, seq), non-decreasing; (batch, seq + 1, dim).
 

@@ -117,7 +117,8 @@ class ModelConfig:
         _require_known("model setting", data, {f.name for f in fields(cls)})
         rotary = data.get("rotary", {})
         _require_known("rotary setting", rotary, {f.name for f in fields(RotaryConfig)})
-        return cls(**{**data, "rotary": RotaryConfig(**rotary)})
+        ids = {name: tuple(data[name]) for name in ("terminators", "reader") if name in data}
+        return cls(**{**data, **ids, "rotary": RotaryConfig(**rotary)})
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -83,7 +83,11 @@ class Layout(NamedTuple):
     valid: Bool[Tensor, "batch padded"]
 
 
-@torch.library.custom_op("contentrope::block_layout", mutates_args=())
+@torch.library.custom_op(
+    "contentrope::block_layout",
+    mutates_args=(),
+    schema="(Tensor start, Tensor closes, Tensor? memory, Tensor? valid) -> Tensor[]",
+)
 def block_layout(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None) -> list[Tensor]:
     """A :class:`Layout` from the unit starts alone: no pair of tokens is looked at.
 

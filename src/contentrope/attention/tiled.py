@@ -167,7 +167,7 @@ class _Tiled(Function):
         for tile in tiles:
             weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
             keep = _keep(weights, dropout, seed, tile) if dropout else None
-            _backward_tile(ctx.saved_tensors, tile, grad, weights, keep, grads, grad_bonus)
+            _backward_tile(ctx.saved_tensors[:4], tile, grad, weights, keep, grads, grad_bonus)
         return *grads, grad_bonus, None, None, None
 
 
@@ -181,7 +181,7 @@ def _backward_tile(
     grad_bonus: Tensor | None,
 ) -> None:
     """Add one tile's share to the gradients of query, local key, addressed key, value and bonus."""
-    query, local_key, addressed_key, value, _ = saved
+    query, local_key, addressed_key, value = saved
     grad_query, grad_local, grad_addressed, grad_value = grads
     rows, span = len(value), slice(tile.begin, tile.end)
     flat_grad = grad[:, :, :, span].reshape(rows, -1, grad.shape[-1])

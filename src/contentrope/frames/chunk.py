@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -69,6 +69,7 @@ class Chunk:
         return self.cache.fact("valid", 0, self.offset + self.ids.shape[1]).bool()
 
 
+@runtime_checkable
 class Frame(Protocol):
     """What the layers ask of a scheme."""
 
