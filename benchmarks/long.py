@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cpu import PAPER, status_bytes, lines_of_text, model_of
+from benchmarks.cpu import PAPER, lines_of_text, model_of, status_bytes
 from contentrope.results import environment, write_json
 
 

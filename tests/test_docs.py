@@ -1,5 +1,6 @@
 """The documents show the newest numbers, and their examples run."""
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,12 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_readme_shows_what_the_result_files_say() -> None:
     text = (ROOT / "README.md").read_text()
     assert with_tables(text) == text, "run python -m benchmarks.readme"
+
+
+def test_readme_shows_the_long_evaluation() -> None:
+    results = json.loads((ROOT / "results" / "evaluation-65536.json").read_text())["results"]
+    shown = f"took {results['seconds']:.0f} s and {results['added_peak_bytes'] / 1e6:.0f} MB"
+    assert shown in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
