@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import contentrope as cr
-from contentrope.address import ContentAddress, UnitSums, random_angles, random_ranks, sum_by_unit
+from contentrope.address import ContentAddress, UnitSums, random_angles, random_ranks, sum_by_unit, sum_runs
 from contentrope.config import RotaryConfig
 from contentrope.rotary import PositionRotations, inverse_frequencies, rotate
 from tests.support import TERMINATOR, lively_model, random_ids
@@ -346,3 +346,14 @@ def test_a_table_of_random_addresses_is_linear_in_tokens() -> None:
     with LargestTensor() as largest:
         random_angles(torch.tensor([1]), torch.arange(4096)[None], HEADS, PAIRS)
     assert largest.elements <= 2 * 4096 * HEADS * PAIRS
+
+
+def test_the_gpu_way_of_summing_units_equals_the_scatter_add() -> None:
+    """It runs on the CPU too, only slower; on a GPU it is what keeps the sums the same from call to call."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 40, 6, dtype=torch.float64, requires_grad=True)
+    slot = (torch.rand(3, 40) < 0.3).long().cumsum(1)
+    expected = x.new_zeros(3, 41, 6).scatter_add(1, slot[..., None].expand_as(x), x)
+    torch.testing.assert_close(sum_runs(x, slot), expected, rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda values: sum_runs(values, slot), (x,))
+    torch.library.opcheck(sum_runs, (x, slot), test_utils=("test_schema", "test_faketensor"))
