@@ -19,7 +19,7 @@ OPTIONAL = ("triton", "transformers", "matplotlib", "tyro", "rich", "accelerate"
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
-    {"errors", "config", "files", "version"},
+    {"errors", "checks", "config", "files", "version"},
     {"rotary", "units"},
     {"address", "attention", "cache"},
     {"frames"},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from contentrope import schemes
 from contentrope.attention import BACKENDS
 from contentrope.cache import Cache, CacheShape, StreamState
+from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.frames import Chunk, Frame
@@ -152,7 +153,7 @@ class Transformer(nn.Module):
 
     def _check_vocabulary(self, ids: Tensor) -> None:
         # On a GPU an id out of range kills the process without a word; reading two numbers back is cheaper.
-        if torch.compiler.is_compiling() or not ids.numel() or _capturing(ids):
+        if not ids.numel() or not can_be_read(ids):
             return
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= self.config.vocab_size:
@@ -194,7 +195,3 @@ def _initialise(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):
         nn.init.zeros_(module.bias)
-
-
-def _capturing(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from contentrope.attention import flex, reference, tiled
 from contentrope.attention.pairs import PairRule
+from contentrope.checks import can_be_read
 from contentrope.config import PairLayout
 from contentrope.errors import BackendError, InputError
 from contentrope.rotary import at_least_float32, rotate, rotation_of
@@ -130,7 +131,7 @@ def _check_shapes(
 
 def refuse_non_finite(what: str, x: Tensor) -> None:
     """NaN in one address would spread to every later token; say where it began instead."""
-    if torch.compiler.is_compiling() or bool(torch.isfinite(x).all()):
+    if not can_be_read(x) or bool(torch.isfinite(x).all()):
         return
     row, token = (~torch.isfinite(x)).flatten(2).any(-1).nonzero()[0].tolist()
     raise InputError(f"{what} of row {row}, token {token} are not finite; check the embeddings and weights for NaN")

@@ -54,14 +54,14 @@ class Window(NamedTuple):
 
 
 class AddressedFrame:
-    """``angles`` gives the address of every slot, computed when first needed; None: the identity."""
+    """``angles`` is the address of every slot; None: the identity, or no address is needed."""
 
     def __init__(
         self,
         chunk: Chunk,
         reading: Reading,
         *,
-        angles: Callable[[], Float[Tensor, "batch slots kv_heads pairs"]] | None,
+        angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
         competition: Callable[[int], float | Tensor],
         open_total: Float[Tensor, "batch dim"] | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class AddressedFrame:
         self.addressed_rotation: Rotation | None = None
         self.window: Window | None = None
         if angles is not None:
-            self._address(angles())
+            self._address(angles)
 
     def _address(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"]) -> None:
         reading, cache = self.reading, self.chunk.cache

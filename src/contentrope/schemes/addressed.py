@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +42,7 @@ class UnitReader(nn.Module):
         self,
         chunk: Chunk,
         reading: Reading,
-        angles: Callable[[], Float[Tensor, "batch slots kv_heads pairs"]] | None,
+        angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
         open_total: Float[Tensor, "batch dim"] | None = None,
     ) -> AddressedFrame:
         return AddressedFrame(chunk, reading, angles=angles, competition=self.competition.of, open_total=open_total)

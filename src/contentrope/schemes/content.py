@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from contentrope.address import ContentAddress, sum_by_unit
 from contentrope.attention.api import refuse_non_finite
+from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.rotary import Rotation, rotate
@@ -31,12 +32,8 @@ class Content(nn.Module):
             carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
         turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
-
-        def angles() -> Tensor:
-            found = self.address(sums.total, sums.tokens)
-            _refuse_non_finite(found, chunk.embedded, reading.slot)
-            return found
-
+        angles = self.address(sums.total, sums.tokens)
+        _refuse_non_finite(angles, chunk.embedded, reading.slot)
         return self.reader.frame(chunk, reading, angles, sums.open_total)
 
     def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:
@@ -65,7 +62,7 @@ def _refuse_non_finite(
     slot: Int[Tensor, "batch seq"],
 ) -> None:
     """Name the token whose embedding is to blame; where none is, the first token of the unit without an address."""
-    if torch.compiler.is_compiling() or bool(torch.isfinite(addresses).all()):
+    if not can_be_read(addresses) or bool(torch.isfinite(addresses).all()):
         return
     refuse_non_finite("embeddings", embedded)
     index = slot[..., None, None].expand(-1, -1, *addresses.shape[2:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from contentrope.address import random_angles
 from contentrope.config import ModelConfig
@@ -22,10 +22,7 @@ class Random(nn.Module):
         if not reading.completes_any(chunk):
             return self.reader.frame(chunk, reading, angles=None)
 
-        def angles() -> Tensor:
-            slots = torch.arange(chunk.ids.shape[1], device=chunk.ids.device)
-            unit = reading.before.next_unit + slots
-            drawn = random_angles(chunk.state.seed, unit, self.config.key_heads, self.config.pair_count)
-            return drawn.to(chunk.wide)
-
+        slots = torch.arange(chunk.ids.shape[1], device=chunk.ids.device)
+        unit = reading.before.next_unit + slots
+        angles = random_angles(chunk.state.seed, unit, self.config.key_heads, self.config.pair_count).to(chunk.wide)
         return self.reader.frame(chunk, reading, angles)
