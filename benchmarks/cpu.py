@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import contentrope as cr
-from benchmarks.timing import Work, paired_seconds
+from benchmarks.timing import Work, paired_seconds, positive
 from contentrope.corpora.stdlib import standard_library_text
 from contentrope.results import environment, write_json
 
@@ -121,8 +121,8 @@ def measure(repeats: int, schemes: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/benchmark-cpu.json"))
-    parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=positive, default=11)
+    parser.add_argument("--threads", type=positive, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     schemes = {"content": {}, "content, competition 1": {"competition": 1.0}}

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import contentrope as cr
+from benchmarks.timing import positive
 from contentrope.results import environment, write_json
 from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
 
@@ -89,9 +90,11 @@ def at_length(seq: int, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/benchmark-flex-gpu.json"))
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 8192, 32768])
+    parser.add_argument("--repeats", type=positive, default=20)
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[1024, 8192, 32768])
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this benchmark needs a CUDA device; for the CPU run python -m benchmarks.cpu")
     torch.manual_seed(0)
     rows = [at_length(seq, arguments.repeats) for seq in arguments.lengths]
     config = {"heads": HEADS, "head_dim": HEAD_DIM, "tokens": TOKENS, "unit": UNIT, "dtype": "bfloat16", "seed": 0}

@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.cpu import PAPER, lines_of_text, model_of, status_bytes
+from benchmarks.timing import positive
 from contentrope.results import environment, write_json
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=65_536)
+    parser.add_argument("--tokens", type=positive, default=65_536)
     parser.add_argument("--out", type=Path, default=Path("results/evaluation-65536.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(2)

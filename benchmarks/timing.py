@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -35,3 +36,10 @@ def _seconds(work: Work) -> float:
     elapsed = time.perf_counter() - begin
     work.reset()
     return elapsed
+
+
+def positive(text: str) -> int:
+    """An argument that must be a whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
