@@ -467,7 +467,7 @@ def small_config(scheme: str, **options: Any) -> cr.ModelConfig:
 
 
 OPTIONS = {
-    "content": "competition, learn_competition",
+    "content": "competition, learn_competition, noise",
     "random": "competition, learn_competition",
     "local": "competition, learn_competition",
     "rope": "none",
@@ -478,6 +478,8 @@ OPTIONS = {
     "yarn": "factor, fast_turns, slow_turns, train_length",
     "randomized": "range",
     "bipe": "none",
+    "cope": "positions",
+    "path": "none",
 }
 
 
@@ -502,6 +504,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones(scheme: str) -> None:
         ("yarn", {"train_length": 0}, "train_length >= 1 .*got .*train_length=0"),
         ("yarn", {"train_length": 99.5}, "'train_length' of scheme 'yarn' must be an integer, .* got 99.5"),
         ("randomized", {"range": 0}, "range must be positive, got 0"),
+        ("cope", {"positions": 0}, "positions must be positive, got 0"),
         ("randomized", {"range": 10.5}, "'range' of scheme 'randomized' must be an integer, e.g. 16384; got 10.5"),
         ("alibi", {"slopes": [0.5]}, r"slopes \(0.5,\) are 1, heads 2: give one slope per head"),
         ("alibi", {"slopes": 0.5}, "'slopes' of scheme 'alibi' must be a list of finite numbers, .* got 0.5"),
@@ -525,4 +528,5 @@ def test_ntk_needs_two_pairs() -> None:
 def test_whole_numbers_and_lists_are_taken_as_options() -> None:
     """What the command line and JSON give."""
     assert cr.Transformer(small_config("content", competition=1)).scheme.reader.competition.of(0) == 1.0
-    assert cr.Transformer(small_config("alibi", slopes=[1, 0.5])).scheme.slopes.tolist() == [1.0, 0.5]
+    alibi = cr.Transformer(small_config("alibi", slopes=[1, 0.5])).scheme
+    assert alibi.slope_bits.view(torch.float64).tolist() == [1.0, 0.5]

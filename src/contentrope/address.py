@@ -140,9 +140,9 @@ def random_angles(
     >>> bool((first[:, 0] == first[:, 1]).all()), bool((first[:, 1] == first[:, 2]).any())
     (True, False)
     """
-    key = _mix(seed[:, None] + _mix(unit))
+    key = hashed(seed[:, None] + hashed(unit))
     counters = torch.arange(2 * heads * pairs, device=unit.device)
-    uniform = to_unit_interval(_mix(key[..., None] + _mix(counters)))
+    uniform = to_unit_interval(hashed(key[..., None] + hashed(counters)))
     radius, turn = uniform.chunk(2, dim=-1)
     normal = (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * turn)
     return normal.unflatten(-1, (heads, pairs))
@@ -151,15 +151,30 @@ def random_angles(
 def random_ranks(seed: Int[Tensor, "batch"], count: int) -> Float[Tensor, "batch count"]:
     """Uniform draws for 0..count-1, one row per seed."""
     counters = torch.arange(count, device=seed.device)
-    return to_unit_interval(_mix(_mix(seed)[:, None] + counters))
+    return to_unit_interval(hashed(hashed(seed)[:, None] + counters))
 
 
-def _mix(x: Tensor) -> Tensor:
+def hashed(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     """A 63-bit integer hash (multiply, xor-shift); int64 products wrap around."""
+    return _hash_in_one_operator(x) if torch.compiler.is_compiling() else _hash(x)
+
+
+def _hash(x: Tensor) -> Tensor:
     x = (x + 0x1E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF
     for factor, shift in ((0x3F58476D1CE4E5B9, 30), (0x14D049BB133111EB, 27)):
         x = ((x ^ (x >> shift)) * factor) & 0x7FFFFFFFFFFFFFFF
     return x ^ (x >> 31)
+
+
+@torch.library.custom_op("contentrope::hash", mutates_args=(), schema="(Tensor x) -> Tensor")
+def _hash_in_one_operator(x: Tensor) -> Tensor:
+    """For the compiler, which would count in int32: the constants do not fit into that."""
+    return _hash(x)
+
+
+@_hash_in_one_operator.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 def to_unit_interval(hashed: Int[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -77,6 +77,10 @@ class Cache:
         self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
         self.facts[FIELDS.index("valid")] = 1
         self.angles: Tensor | None = None
+        self.extras: dict[tuple[str, int], Tensor] = {}
+        """By name and layer, what a scheme keeps of every column beside its key and value; sized as they are."""
+        self.derived: dict[int, Tensor] = {}
+        """By layer, what a scheme computed from all columns so far. Rolling back drops it: to be computed anew."""
 
     @property
     def batch_size(self) -> int:
@@ -97,6 +101,7 @@ class Cache:
         room = max(columns, 2 * self.capacity) - self.capacity
         self.keys = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.keys]
         self.values = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.values]
+        self.extras = {name: torch.nn.functional.pad(x, (0, 0, 0, room)) for name, x in self.extras.items()}
         self.facts = torch.nn.functional.pad(self.facts, (0, room))
         self.facts[FIELDS.index("valid"), :, -room:] = 1
         if self.angles is not None:
@@ -109,6 +114,16 @@ class Cache:
         self.keys[layer][:, :, self.length : end] = key
         self.values[layer][:, :, self.length : end] = value
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+    def extend(self, name: str, layer: int, columns: Float[Tensor, "batch kv_heads new size"]) -> Tensor:
+        """Store something else about new columns; a view of all columns so far."""
+        self.interrupted = True
+        if (name, layer) not in self.extras:
+            batch, heads, _, size = columns.shape
+            self.extras[name, layer] = columns.new_zeros(batch, heads, self.capacity, size)
+        store, end = self.extras[name, layer], self.length + columns.shape[2]
+        store[:, :, self.length : end] = columns
+        return store[:, :, :end]
 
     def turn_keys(self, layer: int, begin: int, rotation: Rotation) -> None:
         """Rotate the stored keys of the columns from ``begin`` that the rotation covers, in place."""
@@ -154,6 +169,8 @@ class Cache:
         self.interrupted = True
         self.keys = [x[index] for x in self.keys]
         self.values = [x[index] for x in self.values]
+        self.extras = {name: x[index] for name, x in self.extras.items()}
+        self.derived = {layer: x[index] for layer, x in self.derived.items()}
         self.facts = self.facts[:, index]
         self.angles = self.angles[index] if self.angles is not None else None
         self.state, self.interrupted = self.state.reorder(index), False
@@ -172,6 +189,7 @@ class Cache:
         self.interrupted = True
         self._reopen(length)
         self.fact("addressed", length).zero_()
+        self.derived = {}
         self.length = length
         self.state = replace(self.state, tokens=self.fact("valid").sum(1), segmenter=None, open_total=None)
         self.interrupted = False

@@ -69,6 +69,7 @@ class ModelConfig:
     """Marker ids: units that begin before the first of them are memory units. Empty: no memory units."""
     max_unit_length: int = 256
     dropout: float = 0.0
+    """On the embeddings and on what each block adds; attention weights are not dropped, as no fused kernel can."""
     rotary: RotaryConfig = field(default_factory=RotaryConfig)
 
     def __post_init__(self) -> None:

@@ -106,7 +106,6 @@ class Transformer(nn.Module):
             cache=cache,
             state=cache.state if cache is not None else self._initial_state(len(ids)),
             backend=self.backend,
-            dropout=self.config.dropout if self.training else 0.0,
         )
         frame = cast(schemes.Scheme, self.scheme).frame(chunk)
         x = F.dropout(frame.embed(embedded), self.config.dropout, self.training)
@@ -184,7 +183,7 @@ class Block(nn.Module):
         config = self.config
         heads = (config.heads, config.key_heads, config.key_heads)
         query, key, value = self.query_key_value(x).unflatten(-1, (-1, config.head_dim)).split(heads, dim=2)
-        return self.attention_out(frame.attend(layer, query, key, value).flatten(2))
+        return self.attention_out(frame.attend(layer, x, query, key, value).flatten(2))
 
     def _dropout(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x

@@ -108,18 +108,42 @@ class PositionRotations(nn.Module):
     def at(self, positions: Int[Tensor, "batch seq"], dtype: torch.dtype, *, bound: int) -> Rotation:
         """The rotations of positions that all lie below ``bound``."""
         if torch.compiler.is_compiling():
-            return self._compute(positions, dtype)
+            return Rotation(*turns_in_one_operator(positions, self.inverse_frequency, self.amplitude, dtype))
         key = positions.device, dtype
         table = self._tables.get(key)
         if table is None or len(table.cos) < bound:
             # Powers of two: a table that grows with the sequence is computed a few times, not at every step.
             length = 1 << (max(bound, 1) - 1).bit_length()
-            table = self._tables[key] = self._compute(torch.arange(length, device=positions.device), dtype)
+            every = torch.arange(length, device=positions.device)
+            table = Rotation(*position_turns(every, self.inverse_frequency, self.amplitude, dtype))
+            self._tables[key] = table
         return Rotation(table.cos[positions], table.sin[positions])
 
-    def _compute(self, positions: Int[Tensor, "..."], dtype: torch.dtype) -> Rotation:
-        angles = positions.double()[..., None, None] * self.inverse_frequency
-        return Rotation((self.amplitude * angles.cos()).to(dtype), (self.amplitude * angles.sin()).to(dtype))
+
+def position_turns(
+    positions: Int[Tensor, "*tokens"], frequency: Float[Tensor, "heads pairs"], amplitude: float, dtype: torch.dtype
+) -> tuple[Float[Tensor, "*tokens heads pairs"], Float[Tensor, "*tokens heads pairs"]]:
+    """Cosines and sines, by way of float64."""
+    angles = positions.double()[..., None, None] * frequency
+    return (amplitude * angles.cos()).to(dtype), (amplitude * angles.sin()).to(dtype)
+
+
+@torch.library.custom_op(
+    "contentrope::position_turns",
+    mutates_args=(),
+    schema="(Tensor positions, Tensor frequency, float amplitude, ScalarType dtype) -> (Tensor, Tensor)",
+)
+def turns_in_one_operator(
+    positions: Tensor, frequency: Tensor, amplitude: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """For the compiler, which would otherwise compute them again in every layer."""
+    return position_turns(positions, frequency, amplitude, dtype)
+
+
+@turns_in_one_operator.register_fake
+def _(positions: Tensor, frequency: Tensor, amplitude: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    shape = (*positions.shape, *frequency.shape)
+    return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
 
 
 def rotate(

@@ -218,7 +218,7 @@ def test_tile_plan_keeps_its_scores_within_bounds() -> None:
     units = cr.segment(torch.ones(1, 65_536, dtype=torch.int64), cr.Terminators({0}), max_length=64)
     rule = PairRule.among(units)
     tile = tiled.tiles_of(rule, rows=8)[0]
-    assert (tile.end - tile.begin) * 8 * 65_536 * 4 <= 2 * tiled.TILE_BYTES
+    assert (tile.end - tile.begin) * 8 * 65_536 * 4 <= 2 * tiled.TILE["cpu"][1]
 
 
 def test_backends_agree_on_their_signature() -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from contentrope.attention.scores import silence_padding, visible_pairs
 from contentrope.rotary import at_least_float32
 
 TILE = 256
@@ -24,27 +25,21 @@ def causal_attention(
     key_valid: Bool[Tensor, "batch keys"] | None = None,
     slopes: Float[Tensor, "heads"] | None = None,
     positions: Int[Tensor, "rows keys"] | None = None,
-    dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads queries head_dim"]:
     """``slopes`` subtracts ``slope * (position of query - position of key)`` from the scores."""
     queries, keys = query.shape[2], key.shape[2]
     grouped = query.shape[1] != key.shape[1]
     if key_valid is None and slopes is None and queries in (1, keys):
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=queries > 1, dropout_p=dropout, enable_gqa=grouped
-        )
+        return F.scaled_dot_product_attention(query, key, value, is_causal=queries > 1, enable_gqa=grouped)
     parts = []
     for begin in range(0, queries, TILE):
         end = min(begin + TILE, queries)
         seen = keys - queries + end
         mask = _tile_mask(keys - queries + begin, seen, key_valid, slopes, positions, query)
         tile = query[:, :, begin:end], key[:, :, :seen], value[:, :, :seen]
-        parts.append(F.scaled_dot_product_attention(*tile, attn_mask=mask, dropout_p=dropout, enable_gqa=grouped))
+        parts.append(F.scaled_dot_product_attention(*tile, attn_mask=mask, enable_gqa=grouped))
     out = torch.cat(parts, dim=2) if parts else torch.zeros_like(query)
-    if key_valid is None:
-        return out
-    # Padding reads nothing: its output is zero.
-    return torch.where(key_valid[:, None, keys - queries :, None], out, 0.0)
+    return silence_padding(out, key_valid)
 
 
 def _tile_mask(
@@ -56,15 +51,10 @@ def _tile_mask(
     query: Tensor,
 ) -> Tensor:
     """What queries at columns begin..seen see of keys 0..seen: boolean, or a bias where there are slopes."""
-    columns = torch.arange(seen, device=query.device)
-    query_column = columns[begin:, None]
-    visible = (columns <= query_column)[None, None]
-    if key_valid is not None:
-        # A padding query may look at itself: softmax over nothing is 0/0.
-        visible = visible & (key_valid[:, None, None, :seen] | (columns == query_column))
+    visible = visible_pairs(begin, seen, key_valid, query.device)
     if slopes is None:
         return visible
-    position = columns[None] if positions is None else positions[:, :seen]
+    position = torch.arange(seen, device=query.device)[None] if positions is None else positions[:, :seen]
     distance = (position[:, begin:, None] - position[:, None, :])[:, None]
     bias = -slopes.to(at_least_float32(query.dtype))[:, None, None] * distance
     return bias.masked_fill(~visible, -torch.inf).to(query.dtype)

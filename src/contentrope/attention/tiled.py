@@ -18,8 +18,10 @@ from torch.autograd.function import once_differentiable
 from contentrope.attention.pairs import PairRule, no_competition, silence_padding
 from contentrope.rotary import at_least_float32
 
-TILE_BYTES = 2**26
-"""Bound on one tile's scores. Tiles of 48 queries measure best on the CPU; long sequences take smaller ones."""
+TILE = {"cpu": (48, 2**26), "cuda": (512, 2**30)}
+"""Queries per tile, and a bound on the bytes of one tile's scores: long sequences take smaller tiles.
+
+Tiles of 48 measure best on the CPU; a GPU wants few, large products."""
 
 
 class Tile(NamedTuple):
@@ -68,7 +70,8 @@ def attend(
 
 def tiles_of(rule: PairRule, rows: int) -> list[Tile]:
     """The tiles of a call, derived from the unit starts once for all layers."""
-    tile = max(16, min(48, TILE_BYTES // max(4 * rows * rule.key_count, 1) // 16 * 16))
+    most, room = TILE.get(rule.start.device.type, TILE["cpu"])
+    tile = max(16, min(most, room // max(4 * rows * rule.key_count, 1) // 16 * 16))
     tiles = rule.memo.get(("tiles", tile))
     if tiles is None:
         leftmost = rule.start.amin(0).split(tile) if rule.start.numel() else ()

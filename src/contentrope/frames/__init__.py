@@ -2,6 +2,8 @@
 
 from contentrope.frames.addressed import AddressedFrame
 from contentrope.frames.chunk import Chunk, Frame
+from contentrope.frames.cope import ContextualFrame
+from contentrope.frames.path import PathFrame
 from contentrope.frames.plain import PlainFrame
 
-__all__ = ["AddressedFrame", "Chunk", "Frame", "PlainFrame"]
+__all__ = ["AddressedFrame", "Chunk", "ContextualFrame", "Frame", "PathFrame", "PlainFrame"]

@@ -95,7 +95,7 @@ class AddressedFrame:
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         turned = rotate(query, self.query_rotation, self.layout).transpose(1, 2)
         local = rotate(key, self.key_rotation, self.layout).transpose(1, 2)
         value = value.transpose(1, 2)
@@ -133,7 +133,7 @@ class AddressedFrame:
 
     def _by_backend(self, layer: int, query: Tensor, local: Tensor, addressed: Tensor, value: Tensor) -> Tensor:
         chunk = self.chunk
-        attend = backend_function(chunk.backend, query, dropout=chunk.dropout, cached=chunk.cache is not None)
+        attend = backend_function(chunk.backend, query, dropout=0.0, cached=chunk.cache is not None)
         return attend(
             query,
             local,
@@ -141,7 +141,6 @@ class AddressedFrame:
             value,
             self.rule,
             competition=self.competition(layer),
-            dropout=chunk.dropout,
             scale=self.scale,
         )
 

@@ -31,8 +31,6 @@ class Chunk:
     cache: Cache | None
     state: StreamState
     backend: str
-    dropout: float
-    """Attention dropout of this call: 0 outside training."""
 
     @property
     def offset(self) -> int:
@@ -76,11 +74,12 @@ class Frame(Protocol):
     def attend(
         self,
         layer: int,
+        hidden: Float[Tensor, "batch seq dim"],
         query: Float[Tensor, "batch seq heads head_dim"],
         key: Float[Tensor, "batch seq kv_heads head_dim"],
         value: Float[Tensor, "batch seq kv_heads head_dim"],
     ) -> Float[Tensor, "batch seq heads head_dim"]:
-        """Attention of one layer; appends to the cache if there is one."""
+        """Attention of one layer, whose normed input is ``hidden``; appends to the cache if there is one."""
 
     def embed(self, embedded: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
         """What the first layer reads: the input embeddings, with an absolute position added or as they are."""

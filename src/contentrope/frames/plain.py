@@ -37,23 +37,25 @@ class PlainFrame:
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded if self.added is None else embedded + self.added.to(embedded.dtype)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self.rotation is not None:
             layout = self.chunk.config.rotary.pairs
             query, key = rotate(query, self.rotation, layout), rotate(key, self.rotation, layout)
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         if self.chunk.cache is not None:
             key, value = self.chunk.cache.append(layer, key, value)
-        out = causal_attention(
+        return self.read(layer, query, key, value).transpose(1, 2)
+
+    def read(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of the new queries to all keys so far, (batch, heads, tokens, head_dim)."""
+        return causal_attention(
             query,
             key,
             value,
             key_valid=self.key_valid,
             slopes=self.slopes,
             positions=self.positions,
-            dropout=self.chunk.dropout,
         )
-        return out.transpose(1, 2)
 
     def commit(self) -> None:
         chunk = self.chunk

@@ -12,9 +12,11 @@ from contentrope.schemes.alibi import Alibi
 from contentrope.schemes.base import Scheme
 from contentrope.schemes.bipe import Bipe
 from contentrope.schemes.content import Content
+from contentrope.schemes.cope import Cope
 from contentrope.schemes.local import Local
 from contentrope.schemes.nope import Nope
 from contentrope.schemes.ntk import NtkAware
+from contentrope.schemes.path import Path
 from contentrope.schemes.pi import PositionInterpolation
 from contentrope.schemes.random import Random
 from contentrope.schemes.randomized import Randomized
@@ -35,6 +37,8 @@ _SCHEMES: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "yarn": Yarn,
     "randomized": Randomized,
     "bipe": Bipe,
+    "cope": Cope,
+    "path": Path,
 }
 
 READ_UNITS = ("content", "random", "local", "bipe")

@@ -24,9 +24,9 @@ class Options:
 
 
 class UnitReader(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, options: Options | None = None) -> None:
         super().__init__()
-        options = read_options(config.scheme, Options, config.options)
+        options = read_options(config.scheme, Options, config.options) if options is None else options
         self.competition = Competition(config, options)
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))

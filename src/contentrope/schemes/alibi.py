@@ -21,15 +21,19 @@ class Options:
 
 
 class Alibi(nn.Module):
+    slope_bits: Tensor
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         slopes = read_options("alibi", Options, config.options).slopes
         if slopes and len(slopes) != config.heads:
             raise InputError(f"slopes {slopes} are {len(slopes)}, heads {config.heads}: give one slope per head")
-        self.slopes = torch.tensor(slopes, dtype=torch.float64) if slopes else ladder(config.heads)
+        exact = torch.tensor(slopes, dtype=torch.float64) if slopes else ladder(config.heads)
+        # As bits, like the rotary frequencies: on the model's device, but never rounded to its dtype.
+        self.register_buffer("slope_bits", exact.view(torch.int64), persistent=False)
 
     def frame(self, chunk: Chunk) -> PlainFrame:
-        return PlainFrame(chunk, slopes=self.slopes.to(chunk.ids.device))
+        return PlainFrame(chunk, slopes=self.slope_bits.view(torch.float64))
 
 
 def ladder(heads: int) -> Float[Tensor, "heads"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -10,17 +12,32 @@ from contentrope.address import ContentAddress, sum_by_unit
 from contentrope.attention.api import refuse_non_finite
 from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
+from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.rotary import Rotation, rotate
+from contentrope.schemes.addressed import Options as UnitOptions
 from contentrope.schemes.addressed import UnitReader
+from contentrope.schemes.base import read_options
 from contentrope.units import SegmenterState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(UnitOptions):
+    noise: float = 0.0
+    """Standard deviation of what is added to the angles in training, drawn anew for every unit and call."""
+
+    def __post_init__(self) -> None:
+        if self.noise < 0:
+            raise InputError(f"noise must be at least 0, got {self.noise}")
 
 
 class Content(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.reader = UnitReader(config)
+        options = read_options("content", Options, config.options)
+        self.noise = options.noise
+        self.reader = UnitReader(config, options)
         self.address = ContentAddress(config.dim, config.key_heads, config.pair_count)
 
     def frame(self, chunk: Chunk) -> AddressedFrame:
@@ -34,6 +51,8 @@ class Content(nn.Module):
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
         angles = self.address(sums.total, sums.tokens)
         _refuse_non_finite(angles, chunk.embedded, reading.slot)
+        if self.training and self.noise:
+            angles = angles + self.noise * torch.randn_like(angles)
         return self.reader.frame(chunk, reading, angles, sums.open_total)
 
     def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:

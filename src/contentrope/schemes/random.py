@@ -22,7 +22,11 @@ class Random(nn.Module):
         if not reading.completes_any(chunk):
             return self.reader.frame(chunk, reading, angles=None)
 
-        slots = torch.arange(chunk.ids.shape[1], device=chunk.ids.device)
-        unit = reading.before.next_unit + slots
-        angles = random_angles(chunk.state.seed, unit, self.config.key_heads, self.config.pair_count).to(chunk.wide)
+        shape = (self.config.key_heads, self.config.pair_count)
+        if self.training and chunk.cache is None:
+            # Nothing continues such a call, so the draw need not be repeatable, and torch's own is the faster one.
+            angles = torch.randn(*chunk.ids.shape, *shape, dtype=chunk.wide, device=chunk.ids.device)
+        else:
+            slots = torch.arange(chunk.ids.shape[1], device=chunk.ids.device)
+            angles = random_angles(chunk.state.seed, reading.before.next_unit + slots, *shape).to(chunk.wide)
         return self.reader.frame(chunk, reading, angles)
