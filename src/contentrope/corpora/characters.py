@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
 from contentrope.errors import InputError
+
+UNKNOWN = "\ufffd"
+"""The Unicode replacement character: how a decoded text shows what the vocabulary does not know."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +27,17 @@ class CharVocabulary:
     [2, 3, 5]
     >>> vocabulary.decode([2, 3, 5])
     'bet'
+
+    Other characters are refused, unless one symbol, ``unknown``, stands for all of them:
+
+    >>> forgiving = CharVocabulary.from_text("to be\\n", unknown="?")
+    >>> forgiving.decode(forgiving.encode("to bed"))
+    'to be?'
     """
 
     symbols: tuple[str, ...]
-    _ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    unknown: str | None = None
+    _codes: NDArray[np.uint32] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         symbols = tuple(self.symbols)
@@ -32,49 +48,92 @@ class CharVocabulary:
             raise InputError("a vocabulary needs at least one symbol; build it from a text that is not empty")
         if list(symbols) != sorted(set(symbols)):
             raise InputError("symbols must be sorted and distinct; use CharVocabulary.from_text")
+        if self.unknown is not None and self.unknown not in symbols:
+            raise InputError(f"unknown must be one of the symbols, got {self.unknown!r}; use CharVocabulary.from_text")
         object.__setattr__(self, "symbols", symbols)
-        object.__setattr__(self, "_ids", {symbol: place for place, symbol in enumerate(symbols)})
+        object.__setattr__(self, "_codes", _code_points("".join(symbols)))
 
     @classmethod
-    def from_text(cls, text: str) -> CharVocabulary:
-        return cls(tuple(sorted(set(text))))
+    def from_text(cls, text: str, *, unknown: str | None = None) -> CharVocabulary:
+        """The characters of ``text`` and, if given, the one that stands for all others (see :data:`UNKNOWN`).
+
+        A text that itself holds ``unknown`` loses nothing but the difference between the two.
+        """
+        if not text:
+            raise InputError("an empty text has no vocabulary; give one that is not empty")
+        return cls(tuple(sorted({*text} if unknown is None else {*text, unknown})), unknown)
 
     def __len__(self) -> int:
         return len(self.symbols)
 
     def encode(self, text: str) -> list[int]:
-        try:
-            return [self._ids[character] for character in text]
-        except KeyError:
-            place = next(i for i, character in enumerate(text) if character not in self._ids)
-            raise InputError(
-                f"character {text[place]!r} at position {place} is not among the {len(self)} symbols; "
-                "build the vocabulary from text that contains it, or replace it first"
-            ) from None
+        return self.encode_tensor(text).tolist()
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def encode_tensor(self, text: str) -> Int[Tensor, "characters"]:
+        """The ids of a text as int64: the quick form of :meth:`encode`, for texts of millions of characters.
+
+        >>> CharVocabulary.from_text("to be").encode_tensor("bet")
+        tensor([1, 2, 4])
+        """
+        if not isinstance(text, str):
+            raise InputError(f"only a str can be encoded, got {type(text).__name__}; decode bytes first")
+        points = _code_points(text)
+        ids = np.searchsorted(self._codes, points).astype(np.int64)  # symbols are sorted by code point
+        ids[ids == len(self)] = 0  # beyond the last symbol: found unequal below
+        unseen = self._codes[ids] != points
+        if unseen.any():
+            ids[unseen] = self._unknown_id(text, int(unseen.argmax()))
+        return torch.from_numpy(ids)
+
+    def decode(self, ids: Iterable[int] | Tensor) -> str:
+        if isinstance(ids, Tensor):
+            if ids.ndim != 1:
+                raise InputError(f"decode takes one row of ids, got shape {tuple(ids.shape)}; decode row by row")
+            ids = ids.tolist()
         return "".join(self.symbols[self._checked(int(i))] for i in ids)
 
     def id_of(self, character: str) -> int:
-        """The id of one character, such as the newline that ends a line.
+        """The id of one symbol, such as the newline that ends a line; never that of ``unknown`` in its stead.
 
         >>> CharVocabulary.from_text("to be\\n").id_of("\\n")
         0
         """
         if len(character) != 1:
             raise InputError(f"id_of takes one character, got {character!r}; use encode for a longer text")
-        return self.encode(character)[0]
+        if character not in self.symbols:
+            raise self._refusal(character, 0)
+        return self.symbols.index(character)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"symbols": "".join(self.symbols)}
+        stored = {"symbols": "".join(self.symbols)}
+        return stored if self.unknown is None else {**stored, "unknown": self.unknown}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CharVocabulary:
-        if set(data) != {"symbols"}:
-            raise InputError(f"a stored vocabulary has the one key 'symbols', got {sorted(data)}")
-        return cls(tuple(data["symbols"]))
+        if not {"symbols"} <= set(data) <= {"symbols", "unknown"}:
+            raise InputError(f"a stored vocabulary has the key 'symbols' and at most 'unknown', got {sorted(data)}")
+        for key, value in data.items():
+            if not isinstance(value, str):
+                raise InputError(f"{key!r} of a stored vocabulary must be a str, got {value!r}")
+        return cls(tuple(data["symbols"]), data.get("unknown"))
+
+    def _unknown_id(self, text: str, place: int) -> int:
+        if self.unknown is None:
+            raise self._refusal(text, place)
+        return self.symbols.index(self.unknown)
+
+    def _refusal(self, text: str, place: int) -> InputError:
+        return InputError(
+            f"character {text[place]!r} at position {place} is not among the {len(self)} symbols; "
+            "build the vocabulary from text that contains it, or replace it first"
+        )
 
     def _checked(self, identifier: int) -> int:
         if not 0 <= identifier < len(self):
             raise InputError(f"id {identifier} lies outside the vocabulary (ids 0..{len(self) - 1})")
         return identifier
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    # A lone surrogate is no valid text, but a str can hold one.
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
