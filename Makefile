@@ -21,7 +21,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 reproduce: $(READY)
-	$(BIN)/contentrope reproduce growth --out runs/growth
+	$(BIN)/contentrope reproduce shakespeare --preset quick --out runs/shakespeare-quick
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.cpu

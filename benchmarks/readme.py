@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from contentrope.reports.tables import length_table
+from contentrope.reports.tables import markdown_table as table
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU_ROWS = {
@@ -21,11 +25,6 @@ CPU_ROWS = {
     "memory_256": "peak memory of training, 256 tokens",
     "memory_1024": "peak memory of training, 1,024 tokens",
 }
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def cpu_table(data: dict[str, Any]) -> str:
@@ -51,16 +50,27 @@ def growth_table(data: dict[str, Any]) -> str:
     return table(["characters read", *lengths], rows)
 
 
-SECTIONS = {
+Section = tuple[str, Callable[[dict[str, Any]], str]]
+SECTIONS: dict[str, Section] = {
     "cpu": ("benchmark-cpu.json", cpu_table),
     "gpu": ("benchmark-flex-gpu.json", gpu_table),
     "growth": ("growth-quick.json", growth_table),
 }
+GROWTH_RESULTS = {"paper": "shakespeare-paper.json", "beyond": "shakespeare-beyond.json"}
+
+
+def growth_tables(text: str) -> dict[str, Section]:
+    """The context-growth sections that a text has markers for."""
+
+    def make(results: dict[str, Any]) -> str:
+        return length_table(results).markdown()
+
+    return {name: (file, make) for name, file in GROWTH_RESULTS.items() if f"<!-- {name} -->" in text}
 
 
 def with_tables(text: str) -> str:
     """The README with every marked section replaced by what the result files say now."""
-    for name, (file, make) in SECTIONS.items():
+    for name, (file, make) in (SECTIONS | growth_tables(text)).items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         before, rest = text.split(begin)
         _, after = rest.split(end)

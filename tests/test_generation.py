@@ -13,7 +13,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope import schemes
-from contentrope.generation import Generated, keep_likely
+from contentrope.generation import Generated, generate_stream, keep_likely
 from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
 
 REPEATABLE = sorted(set(schemes.names()) - set(schemes.DRAW_AT_RANDOM))
@@ -272,3 +272,43 @@ def test_refused(settings: dict[str, Any], message: str) -> None:
     given_settings = {"ids": torch.tensor([[1, 2, 3]]), "max_new_tokens": 4, **settings}
     with pytest.raises(cr.InputError, match=re.escape(message)):
         cr.generate(lively_model("content"), **given_settings)
+
+
+# --- as a stream -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"top_k": 3}, {"stop_at_unit_end": True}])
+def test_a_stream_gives_the_columns_of_generate_one_by_one(settings: dict[str, Any]) -> None:
+    model = talkative_model()
+    prompts = [random_ids(1, length, seed=length)[0] for length in PROMPT_LENGTHS]
+    ids, valid = left_padded(prompts)
+    whole = cr.generate(model, ids, 25, valid=valid, generator=seeded(4), **settings)
+    columns = list(generate_stream(model, ids, 25, valid=valid, generator=seeded(4), **settings))
+    assert torch.equal(torch.cat([ids, *(column.ids for column in columns)], dim=1), whole.ids)
+    assert torch.equal(torch.cat([valid, *(column.valid for column in columns)], dim=1), whole.valid)
+
+
+def test_a_stream_computes_no_further_than_it_is_read() -> None:
+    model, calls = lively_model("content"), []
+    model.head.register_forward_hook(lambda _module, inputs, _out: calls.append(inputs[0].shape[1]))
+    stream = generate_stream(model, random_ids(1, 6), 25)
+    assert calls == []
+    next(stream)
+    assert calls == [6]
+    next(stream)
+    assert calls == [6, 1]
+
+
+def test_a_stream_that_is_given_up_leaves_the_model_and_gradients_as_they_were() -> None:
+    model = lively_model("content").train()
+    stream = generate_stream(model, random_ids(1, 6), 25)
+    column = next(stream)
+    assert torch.is_grad_enabled()
+    assert not column.ids.requires_grad
+    stream.close()  # type: ignore[attr-defined]
+    assert model.training
+
+
+def test_a_stream_is_refused_when_it_is_asked_for() -> None:
+    with pytest.raises(cr.InputError, match="top_k must be at least 1"):
+        generate_stream(lively_model("content"), random_ids(1, 3), 4, top_k=0)

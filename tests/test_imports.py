@@ -26,10 +26,12 @@ LAYERS = (
     {"schemes"},
     {"model"},
     {"generation", "checkpoint"},
-    {"corpora", "results", "experiments", "hf", "reports"},
+    {"corpora", "results"},
+    {"training"},
+    {"experiments", "hf", "reports"},
     {"cli"},
 )
-ABOVE_THE_CORE = {"corpora", "results", "experiments", "hf", "reports", "cli"}
+ABOVE_THE_CORE = {"corpora", "results", "training", "experiments", "hf", "reports", "cli"}
 
 
 def run_fresh(program: str) -> str:

@@ -69,3 +69,11 @@ def test_the_environment_fits_into_a_result_file(tmp_path: Path) -> None:
     assert here["time"].endswith("+00:00")
     assert here["git"] is None or len(here["git"].removesuffix("-dirty")) >= 40
     assert json.loads(json.dumps(here)) == here
+
+
+def test_a_copied_source_may_name_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTENTROPE_COMMIT", "0" * 40)
+    monkeypatch.setattr("contentrope.results._commit", lambda file: None)
+    assert environment()["git"] == "0" * 40
+    monkeypatch.setattr("contentrope.results._commit", lambda file: "1" * 40)
+    assert environment()["git"] == "1" * 40, "what git says counts for more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,6 @@ class Generated(NamedTuple):
     valid: Bool[Tensor, "batch total"]
 
 
-@torch.no_grad()
 def generate(
     model: Transformer,
     ids: Int[Tensor, "batch seq"],
@@ -40,31 +40,78 @@ def generate(
     >>> generate(model, torch.tensor([[1, 2, 3]]), 4, temperature=0).ids.shape
     torch.Size([1, 7])
     """
+    stream = generate_stream(
+        model,
+        ids,
+        max_new_tokens,
+        valid=valid,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop_at_unit_end=stop_at_unit_end,
+        generator=generator,
+    )
+    prompt = Generated(ids, torch.ones_like(ids, dtype=torch.bool) if valid is None else valid)
+    columns = [prompt, *stream]
+    return Generated(torch.cat([c.ids for c in columns], dim=1), torch.cat([c.valid for c in columns], dim=1))
+
+
+def generate_stream(
+    model: Transformer,
+    ids: Int[Tensor, "batch seq"],
+    max_new_tokens: int,
+    *,
+    valid: Bool[Tensor, "batch seq"] | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop_at_unit_end: bool = False,
+    generator: torch.Generator | None = None,
+) -> Iterator[Generated]:
+    """The new columns of :func:`generate`, each as soon as it is drawn; the model stays in evaluation mode meanwhile.
+
+    >>> from contentrope import ModelConfig
+    >>> model = Transformer(ModelConfig(vocab_size=9, dim=16, layers=1, heads=2, terminators=(0,)))
+    >>> [column.ids.shape for column in generate_stream(model, torch.tensor([[1, 2, 3]]), 2)]
+    [torch.Size([1, 1]), torch.Size([1, 1])]
+    """
     _check(model, ids, valid, max_new_tokens, temperature, top_k, top_p)
+
+    def draw(logits: Tensor) -> Tensor:
+        return _sample(logits, temperature, top_k, top_p, generator)
+
+    return _columns(model, ids, valid, max_new_tokens, draw, stop_at_unit_end)
+
+
+@torch.no_grad()
+def _columns(
+    model: Transformer,
+    ids: Tensor,
+    valid: Tensor | None,
+    count: int,
+    draw: Callable[[Tensor], Tensor],
+    stop_at_unit_end: bool,
+) -> Iterator[Generated]:
     was_training = model.training
     model.eval()
     try:
-        cache = model.new_cache(len(ids), max_tokens=ids.shape[1] + max_new_tokens)
+        cache = model.new_cache(len(ids), max_tokens=ids.shape[1] + count)
         terminators = torch.tensor(model.config.terminators, dtype=torch.int64, device=ids.device)
         logits = model(ids, valid=valid, cache=cache)[:, -1]
-        columns = [ids]
-        running = [torch.ones_like(ids, dtype=torch.bool) if valid is None else valid]
         alive = torch.ones_like(ids[:, :1], dtype=torch.bool)
-        for step in range(max_new_tokens):
-            token = torch.where(alive, _sample(logits, temperature, top_k, top_p, generator), 0)
-            columns.append(token)
-            running.append(alive)
+        for step in range(count):
+            token = torch.where(alive, draw(logits), 0)
+            yield Generated(token, alive)
             if stop_at_unit_end:
                 stopped_before = ~alive
                 alive = alive & ~torch.isin(token, terminators)
                 if not bool(alive.any()):
                     break
-            if step + 1 < max_new_tokens:
+            if step + 1 < count:
                 padding = ~stopped_before if stop_at_unit_end and bool(stopped_before.any()) else None
                 logits = model(token, valid=padding, cache=cache)[:, -1]
     finally:
         model.train(was_training)
-    return Generated(torch.cat(columns, dim=1), torch.cat(running, dim=1))
 
 
 def _sample(

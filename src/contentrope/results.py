@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -47,6 +48,8 @@ def read_json(path: str | Path) -> Any:
 def environment(device: str = "cpu") -> dict[str, Any]:
     """What a number depends on besides the settings: versions, machine, commit, time.
 
+    Where the source was copied without its history, the variable CONTENTROPE_COMMIT may name the commit.
+
     >>> sorted(environment())
     ['contentrope', 'cpu', 'device', 'git', 'python', 'threads', 'time', 'torch']
     """
@@ -59,7 +62,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         "cpu": _cpu_model(),
         "threads": torch.get_num_threads(),
-        "git": _commit(Path(__file__).resolve()),
+        "git": _commit(Path(__file__).resolve()) or os.environ.get("CONTENTROPE_COMMIT"),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

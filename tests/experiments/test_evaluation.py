@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from contentrope.errors import InputError
-from contentrope.experiments.evaluation import perplexity
+from contentrope.experiments.evaluation import perplexity, perplexity_of, token_losses, windows_of
 
 
 class RunningMean(nn.Module):
@@ -62,6 +62,30 @@ def test_a_model_that_knows_nothing_has_the_size_of_the_vocabulary(model: Runnin
     nn.init.zeros_(model.head.bias)
     assert perplexity(model, DATA, 10) == pytest.approx(9.0)
     assert perplexity(model.bfloat16(), DATA, 10) == pytest.approx(9.0)
+
+
+def test_windows_share_only_the_target_of_the_last_token() -> None:
+    assert windows_of(DATA, 10).tolist() == [DATA[start : start + 11].tolist() for start in range(0, 100, 10)]
+    assert windows_of(DATA, 10, max_tokens=29).tolist() == windows_of(DATA[:21], 10).tolist()
+    with pytest.raises(InputError, match=r"data has shape \(1, 101\)"):
+        windows_of(DATA[None], 10)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
+def test_losses_keep_their_places(model: RunningMean, batch_tokens: int) -> None:
+    losses = token_losses(model, windows_of(DATA, 10), batch_tokens)
+    assert losses.shape == (10, 10)
+    alone = by_hand(model, DATA[40:48], 7, windows=1)
+    assert perplexity_of(losses[4, :7]) == pytest.approx(alone, rel=1e-12)
+
+
+def test_narrow_logits_are_widened_before_the_loss(model: RunningMean) -> None:
+    assert token_losses(model, windows_of(DATA, 10)).dtype == torch.float64
+    assert token_losses(model.bfloat16(), windows_of(DATA, 10)).dtype == torch.float32
+
+
+def test_a_hopeless_model_is_infinitely_perplexed() -> None:
+    assert perplexity_of(torch.tensor([1e4, 0.0])) == math.inf
 
 
 def test_modes_and_gradients_are_left_as_they_were(model: RunningMean) -> None:

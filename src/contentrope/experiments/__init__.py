@@ -1,4 +1,4 @@
 """Experiments: a configuration and one function that runs it and writes its results.
 
-Read ``training.py``, then ``evaluation.py``, then one experiment such as ``growth.py``.
+Read ``growth/``, then ``evaluation.py`` and ``distant.py``, which measure a trained model.
 """

@@ -1,31 +1,40 @@
-"""What a running experiment shows: a bar on a terminal, a line every tenth of the way anywhere else."""
+"""What a running experiment shows: bars on a terminal, a line every tenth of the way anywhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column
 
-from contentrope.experiments.training import StepReport
+from contentrope.training import StepReport
 
 
-class Bars:
-    """One progress bar per scheme."""
+def progress_display(console: Console) -> Bars | Lines:
+    return Bars(console) if console.is_terminal else Lines(console)
+
+
+class Bars(AbstractContextManager["Bars"]):
+    """A bar for all runs, and one for each that is under way."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),  # the rest fits into 80 columns
+            # On a narrow terminal the name is cut, not the numbers.
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=8),
             TaskProgressColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
             console=console,
+            expand=True,
         )
         self.tasks: dict[str, TaskID] = {}
+        self.runs = self.done = self.steps = 0
+        self.overall: TaskID | None = None
+        self.steps_made: dict[str, int] = {}
 
     def __enter__(self) -> Bars:
         self.progress.start()
@@ -34,69 +43,99 @@ class Bars:
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def kept(self, scheme: str) -> None:
-        self.progress.console.print(f"{escape(scheme)}: finished earlier, kept")
+    def planned(self, runs: int, kept: int, steps: int) -> None:
+        self.runs, self.done, self.steps = runs, kept, steps
+        if runs > 1 and kept < runs:
+            self.overall = self.progress.add_task("", total=(runs - kept) * steps, status="")
+            self._show_overall()
 
-    def trained(self, scheme: str, report: StepReport) -> None:
-        if scheme not in self.tasks:
-            self.tasks[scheme] = self.progress.add_task(escape(scheme), total=report.steps, status="")
-        status = f"loss {report.loss:.3f}, {report.tokens_per_second:,.0f} tokens/s"
-        self.progress.update(self.tasks[scheme], completed=report.step, status=status)
+    def kept(self, name: str) -> None:
+        self._print(f"{name}: finished earlier, kept")
 
-    def evaluated(self, scheme: str, length: int, value: float) -> None:
-        if scheme in self.tasks:  # absent if an earlier run finished its training
-            self.progress.update(self.tasks[scheme], status=f"perplexity {value:.2f} at {length}")
+    def trained(self, name: str, report: StepReport) -> None:
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(escape(name), total=report.steps, status="")
+        status = f"loss {report.loss:.3f} {_speed(report.tokens_per_second)}"
+        self.progress.update(self.tasks[name], completed=report.step, status=status)
+        self.steps_made[name] = report.step
+        self._show_overall()
+
+    def evaluated(self, name: str, length: int, value: float | None) -> None:
+        if name not in self.tasks:  # an earlier command finished its training
+            self.tasks[name] = self.progress.add_task(escape(name), total=1, completed=1, status="")
+        self.progress.update(self.tasks[name], status=f"{shown(value)} at {length:,}")
+
+    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
+        """The bar gives way to a line above: there may be many runs."""
+        if name in self.tasks:
+            self.progress.remove_task(self.tasks.pop(name))
+        self.done += 1
+        self.steps_made[name] = self.steps  # also where an earlier command made them
+        self._print(f"{name}: {_curve(perplexity)}")
+        self._show_overall()
+
+    def _show_overall(self) -> None:
+        if self.overall is not None:
+            made = sum(self.steps_made.values())
+            self.progress.update(self.overall, completed=made, description=f"{self.done} of {self.runs} runs done")
+
+    def _print(self, line: str) -> None:
+        self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-class Lines:
+class Lines(AbstractContextManager["Lines"]):
     """Plain lines, for a log file or a pipe."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-
-    def __enter__(self) -> Lines:
-        return self
+        self.tenths: dict[str, int] = {}
+        self.runs = self.done = 0
 
     def __exit__(self, *error: object) -> None:
         pass
 
-    def kept(self, scheme: str) -> None:
-        self._print(f"{scheme}: finished earlier, kept")
+    def planned(self, runs: int, kept: int, steps: int) -> None:
+        self.runs, self.done = runs, kept
 
-    def trained(self, scheme: str, report: StepReport) -> None:
-        if report.step * 10 // report.steps > (report.step - 1) * 10 // report.steps:
+    def kept(self, name: str) -> None:
+        self._print(f"{name}: finished earlier, kept")
+
+    def trained(self, name: str, report: StepReport) -> None:
+        tenth = report.step * 10 // report.steps
+        if tenth > self.tenths.get(name, 0):
+            self.tenths[name] = tenth
             self._print(
-                f"{scheme}: step {report.step}/{report.steps}, loss {report.loss:.3f}, "
-                f"{report.tokens_per_second:,.0f} tokens/s, {report.seconds_left:.0f} s left"
+                f"{name}: step {report.step}/{report.steps}, loss {report.loss:.3f}, "
+                f"{_speed(report.tokens_per_second)}, {report.seconds_left:.0f} s left"
             )
 
-    def evaluated(self, scheme: str, length: int, value: float) -> None:
-        self._print(f"{scheme}: perplexity {value:.2f} at {length}")
+    def evaluated(self, name: str, length: int, value: float | None) -> None:
+        pass  # told at once when the run is finished
+
+    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
+        self.done += 1
+        self._print(f"{name}: {_curve(perplexity)} ({self.done} of {self.runs} runs done)")
 
     def _print(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def progress_display(console: Console) -> Bars | Lines:
-    return Bars(console) if console.is_terminal else Lines(console)
+def shown(value: float | None) -> str:
+    return "inf" if value is None else f"{value:.2f}"
 
 
-def perplexity_table(title: str, rows: dict[str, dict[str, float]], lengths: Sequence[int]) -> Table:
-    """Perplexity by scheme (down) and length (across)."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("scheme", no_wrap=True)
-    for length in lengths:
-        table.add_column(f"{length:,}", justify="right", no_wrap=True)
-    for scheme, values in rows.items():
-        table.add_row(escape(scheme), *(f"{values[str(length)]:.2f}" for length in lengths))
-    return table
+def _curve(perplexity: Mapping[str, float | None]) -> str:
+    return "perplexity " + ", ".join(f"{shown(value)} at {int(length):,}" for length, value in perplexity.items())
 
 
-def facts_table(facts: dict[str, Any]) -> Table:
-    """Two columns without a frame: what, and its value."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for name, value in facts.items():
-        table.add_row(escape(name), escape(str(value)))
-    return table
+def _speed(tokens_per_second: float) -> str:
+    """In short, as bars have little room.
+
+    >>> _speed(8_514.2), _speed(81_234.5), _speed(12_345_678.9)
+    ('8,514 tokens/s', '81k tokens/s', '12.3M tokens/s')
+    """
+    if tokens_per_second >= 1e6:
+        return f"{tokens_per_second / 1e6:.1f}M tokens/s"
+    return (
+        f"{tokens_per_second / 1e3:.0f}k tokens/s" if tokens_per_second >= 1e4 else f"{tokens_per_second:,.0f} tokens/s"
+    )

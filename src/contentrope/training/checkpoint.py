@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from contentrope.errors import CheckpointError, InputError
 from contentrope.results import read_json, write_json
 
 Tensors = dict[str, Shaped[Tensor, "..."]]
+Placed = Callable[[Tensor, Tensor], Tensor]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 
@@ -54,31 +55,43 @@ def latest(folder: Path) -> tuple[Tensors, dict[str, Any]] | None:
         raise CheckpointError(f"checkpoint {newest} is damaged ({error}); delete it to start over") from error
 
 
-def pack(model: nn.Module, optimizer: optim.Optimizer) -> Tensors:
+def named_tensors(model: nn.Module, optimizer: optim.Optimizer) -> Tensors:
     """Weights, buffers and optimizer moments under names that outlive the order of parameters."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, parameter in _trained(model):
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{name}.{key}"] = value
-    # Cloned: safetensors refuses tensors that share memory, as tied weights do.
-    return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    return tensors
 
 
-def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Put what :func:`pack` saved back in place."""
-    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+def copied(value: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """As it can be saved: safetensors refuses tensors that share memory, as tied weights do."""
+    return value.detach().cpu().clone().contiguous()
+
+
+def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer, placed: Placed = lambda t, like: t) -> None:
+    """Put saved tensors back in place. ``placed`` lays a whole tensor out like the one it replaces."""
     try:
-        model.load_state_dict(weights)
+        load_weights(model, _under("model.", tensors), placed)
     except RuntimeError as error:
         one_line = " ".join(str(error).split())
         raise CheckpointError(f"the checkpoint holds another model: {one_line}") from error
     states: dict[int, Tensors] = {}
-    for place, (name, _) in enumerate(_trained(model)):
-        prefix = f"optimizer.{name}."
-        moments = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+    for place, (name, parameter) in enumerate(_trained(model)):
+        moments = _under(f"optimizer.{name}.", tensors)
         if moments:  # a parameter that got no gradient has none
-            states[place] = moments
+            # Counters stay whole: only what has the parameter's shape is laid out like it.
+            states[place] = {k: placed(t, parameter) if t.shape == parameter.shape else t for k, t in moments.items()}
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], placed: Placed) -> None:
+    present = model.state_dict()
+    model.load_state_dict({name: placed(t, present[name]) if name in present else t for name, t in weights.items()})
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,15 @@ from torch import Tensor, nn
 
 from contentrope import ModelConfig, Transformer
 from contentrope.errors import CheckpointError, InputError
-from contentrope.experiments.training import DivergedError, StepReport, TrainConfig, train
+from contentrope.training import DivergedError, Stepper, StepReport, TrainConfig, Windows
+from contentrope.training import train as train_stepper
 
-CONFIG = TrainConfig(steps=12, batch_size=3, length=7, learning_rate=1e-2, warmup=2, seed=5)
-DATA = torch.arange(400) * 7919 % 11
+CONFIG = TrainConfig(steps=12, batch_size=3, learning_rate=1e-2, warmup=2, seed=5)
+DATA = Windows(torch.arange(400) * 7919 % 11, length=7)
+
+
+def train(model: nn.Module, data: Windows, config: TrainConfig, **options: Any) -> StepReport:
+    return train_stepper(Stepper(model, config), data, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +170,7 @@ def test_a_failing_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch:
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("contentrope.experiments.checkpoint.write_json", fail)
+    monkeypatch.setattr("contentrope.training.checkpoint.write_json", fail)
     with pytest.raises(OSError, match="disk full"):
         train(tiny_model(), DATA, CONFIG, checkpoint=tmp_path)
     monkeypatch.undo()
@@ -211,23 +217,6 @@ def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path: Path, poison
     assert step_folders(tmp_path) == ["step-00000004"]
 
 
-def test_batches_depend_on_seed_and_step_alone() -> None:
-    batch = CONFIG.batch_at(DATA, 3)
-    torch.rand(5)
-    assert torch.equal(CONFIG.batch_at(DATA, 3), batch)
-    assert not torch.equal(CONFIG.batch_at(DATA, 4), batch)
-    assert not torch.equal(replace(CONFIG, seed=6).batch_at(DATA, 3), batch)
-    windows = DATA.unfold(0, CONFIG.length + 1, 1)
-    assert all((windows == row).all(-1).any() for row in batch)
-
-
-def test_every_window_can_be_drawn_the_last_one_too() -> None:
-    config = TrainConfig(steps=1, batch_size=200, length=3)
-    batch = config.batch_at(torch.arange(6), 0)
-    assert set(batch[:, 0].tolist()) == {0, 1, 2}
-    assert batch.max() == 5
-
-
 def test_the_learning_rate_rises_linearly_then_falls() -> None:
     rates = [CONFIG.learning_rate_at(step) for step in range(CONFIG.steps)]
     assert rates[:3] == pytest.approx([0.005, 0.01, 0.01])
@@ -237,17 +226,13 @@ def test_the_learning_rate_rises_linearly_then_falls() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("steps", 0), ("batch_size", -1), ("length", 1.5), ("learning_rate", 0.0), ("clip", float("nan")),
-     ("clip", 0.0), ("weight_decay", -0.1), ("warmup", 12), ("seed", -1), ("steps", True)],
+    [("steps", 0), ("batch_size", -1), ("accumulate", 2), ("precision", "fp8"), ("acceleration", "rocket"),
+     ("learning_rate", 0.0), ("clip", float("nan")), ("clip", 0.0),
+     ("weight_decay", -0.1), ("warmup", 12), ("seed", -1), ("steps", True)],
 )  # fmt: skip
 def test_senseless_settings_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(InputError, match=field):
         replace(CONFIG, **{field: value})
-
-
-def test_data_shorter_than_a_window_is_refused() -> None:
-    with pytest.raises(InputError, match="7 tokens; length 7 needs 8"):
-        train(tiny_model(), DATA[:7], CONFIG)
 
 
 def test_save_every_must_be_positive() -> None:

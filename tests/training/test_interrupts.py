@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from contentrope.experiments.interrupts import interrupts_held
+from contentrope.training.interrupts import interrupts_held
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +38,19 @@ def test_the_first_waits_until_it_is_asked_for_and_the_second_does_not(times: in
 def test_one_that_came_after_the_last_step_is_not_lost() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts_held():
         signal.raise_signal(signal.SIGINT)
+
+
+def test_one_in_another_process_is_taken_too() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_held(anyone=lambda held: True) as raise_if_held:
+        raise_if_held()
+
+
+def test_a_process_whose_handler_is_not_ours_is_asked_all_the_same() -> None:
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    asked = []
+    with interrupts_held(anyone=lambda held: bool(asked.append(held))) as raise_if_held:
+        raise_if_held()
+    assert asked == [False, False]
 
 
 def test_a_handler_of_somebody_else_is_left_alone() -> None:

@@ -1,0 +1,48 @@
+"""The command line; ``commands.py`` names the commands, each has a file of its own.
+
+Nothing here imports tyro or rich before :func:`main` has found them installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+RESUMABLE = ("reproduce", "train")
+"""Commands that continue where they were stopped."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 2 refused, 130 stopped with Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        import rich  # noqa: F401
+        import tyro  # noqa: F401
+    except ImportError as error:
+        print(f"error: the command line needs {error.name}: pip install contentrope[cli]", file=sys.stderr)
+        return 2
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        again = shlex.join(["contentrope", *arguments])
+        saved = f"; what is done is saved. To continue, run the same command again: {again}"
+        print(f"\nstopped{saved if arguments[:1] and arguments[0] in RESUMABLE else ''}", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from contentrope.cli.commands import EXPECTED_ERRORS, parse
+
+    try:
+        parse(arguments).run()
+    except BrokenPipeError:  # the reader of our output has seen enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except EXPECTED_ERRORS as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,97 @@
+"""From the words of the command line to a command that can run."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import redirect_stderr
+from typing import Annotated, Any, Protocol
+
+import torch
+import tyro
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Suppress, subcommand
+
+from contentrope.cli.evaluate import Evaluate
+from contentrope.cli.generate import Generate
+from contentrope.cli.info import Info
+from contentrope.cli.report import Report
+from contentrope.cli.reproduce import Shakespeare
+from contentrope.cli.train import Train
+from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
+from contentrope.training import DivergedError, ProcessError
+
+EXPECTED_ERRORS = (
+    InputError,
+    BackendError,
+    CacheError,
+    CheckpointError,
+    DivergedError,
+    ProcessError,
+    BrokenProcessPool,
+    torch.OutOfMemoryError,
+    OSError,
+)
+
+DESCRIPTION = """Content-based addressing: RoPE inside a text unit, a content-derived rotation per unit.
+
+Example: contentrope reproduce shakespeare --preset quick"""
+
+
+class Command(Protocol):
+    def run(self) -> None: ...
+
+
+def parse(arguments: Sequence[str]) -> Command:
+    """Read the command line; a wrong one is an :class:`InputError` that says what is allowed."""
+    # A union needs two members to become subcommands, hence the hidden None beside the first experiment.
+    experiments: Any = Annotated[Shakespeare, subcommand("shakespeare")] | Annotated[None, Suppress]
+    reproduce = subcommand(
+        "reproduce",
+        description="Repeat an experiment, several seeds and variants, and write results and a report.",
+        constructor_factory=lambda: experiments,
+    )
+    commands: Any = (
+        Annotated[Any, reproduce]
+        | Annotated[Report, subcommand("report")]
+        | Annotated[Train, subcommand("train")]
+        | Annotated[Evaluate, subcommand("evaluate")]
+        | Annotated[Generate, subcommand("generate")]
+        | Annotated[Info, subcommand("info")]
+    )
+    boxed = io.StringIO()
+    try:
+        with redirect_stderr(boxed):
+            return tyro.cli(
+                commands,
+                prog="contentrope",
+                description=DESCRIPTION,
+                args=arguments,
+                config=(OmitArgPrefixes, OmitSubcommandPrefixes),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        sys.stderr.write(plain_words(boxed.getvalue()))
+        raise
+
+
+def plain_words(boxed: str) -> str:
+    """tyro's complaint without its frame: one line that says what is wrong, then what it suggests instead.
+
+    >>> print(plain_words("╭─ Oh ─╮\\n│ No --x │\\n│ ────── │\\n│ Perhaps you meant: │\\n│     --y │\\n╰──╯"), end="")
+    error: No --x
+    Perhaps you meant:
+        --y
+    """
+    parts: list[list[str]] = [[]]
+    for line in boxed.splitlines():
+        inner = line.strip().removeprefix("│ ").removesuffix("│").rstrip()
+        if inner and not inner.strip("─"):
+            parts.append([])
+        elif not line.startswith(("╭", "╰")):
+            parts[-1].append(inner)
+    wrong, *more = parts
+    suggestions = [line for part in more if not part[0].startswith(("Argument helptext", "For full")) for line in part]
+    return "\n".join([f"error: {' '.join(' '.join(wrong).split())}", *suggestions]) + "\n"

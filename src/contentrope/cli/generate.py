@@ -1,0 +1,110 @@
+"""``contentrope generate``: text from a saved model."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from tyro.conf import Positional, arg
+
+from contentrope.cli.options import ALL, Device, chosen_device, one, require_seed
+from contentrope.cli.texts import encoded
+from contentrope.corpora import CharVocabulary, text_of
+from contentrope.errors import InputError
+from contentrope.experiments.growth.measure import seeded
+from contentrope.experiments.saved import load_text_model
+from contentrope.generation import generate, generate_stream
+from contentrope.model import Transformer
+
+NEW_LINE = "\n"
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue a prompt with a saved model, character by character. The prompt may be longer than any training window.
+
+    Example: contentrope generate runs/mine --prompt "ROMEO:" --tokens 400 --temperature 0.8
+    """
+
+    model: Positional[Annotated[Path, arg(metavar="MODEL_DIR")]]
+    """Folder that `contentrope train` wrote, or one with model.safetensors and vocabulary.json."""
+    prompt: Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: a new line)")] = None
+    """Text to continue."""
+    prompt_file: Annotated[Path | None, one(Path, "PATH"), arg(help_behavior_hint="(default: none)")] = None
+    """File with the text to continue, instead of --prompt."""
+    tokens: int = 500
+    """Characters to add at most."""
+    temperature: float = 1.0
+    """Below 1 the likely characters become likelier; 0 always takes the likeliest."""
+    top_k: Annotated[int | None, one(int, "INT"), ALL] = None
+    """Draw from so many of the likeliest characters only."""
+    top_p: Annotated[float | None, one(float, "FLOAT"), ALL] = None
+    """Draw from the likeliest characters that together have this probability."""
+    seed: int = 0
+    """Decides what is drawn: the same seed writes the same text again."""
+    stop_at_unit_end: bool = False
+    """Stop at the end of the first line."""
+    samples: int = 1
+    """Texts to write; a single one appears as it is drawn."""
+    device: Device = None
+    """Where to compute."""
+
+    def run(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"samples must be at least 1, got {self.samples}")
+        require_seed(self.seed)
+        device, prompt = chosen_device(self.device), self._prompt()
+        model, vocabulary = load_text_model(self.model, device=device)
+        ids = encoded(prompt, vocabulary)
+        if ids.unseen:
+            print(f"note: {ids.unseen} characters of the prompt are unseen in training", file=sys.stderr)
+        options = self._options(device)
+        rows = ids.ids.to(device).expand(self.samples, -1)
+        with seeded(self.seed):  # for schemes that draw at random
+            if self.samples == 1:
+                write_as_drawn(model, vocabulary, rows, prompt, self.tokens, options)
+            else:
+                write_samples(model, vocabulary, rows, prompt, self.tokens, options)
+
+    def _prompt(self) -> str:
+        if self.prompt is not None and self.prompt_file is not None:
+            raise InputError("give --prompt or --prompt-file, not both")
+        prompt = text_of(self.prompt_file) if self.prompt_file is not None else self.prompt
+        if prompt == "":
+            raise InputError("the prompt is empty; give at least one character, or leave --prompt out")
+        return NEW_LINE if prompt is None else prompt
+
+    def _options(self, device: str) -> dict[str, Any]:
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "stop_at_unit_end": self.stop_at_unit_end,
+            "generator": torch.Generator(device).manual_seed(self.seed),
+        }
+
+
+def write_as_drawn(
+    model: Transformer, vocabulary: CharVocabulary, ids: torch.Tensor, prompt: str, count: int, options: dict[str, Any]
+) -> None:
+    columns = generate_stream(model, ids, count, **options)
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    for column in columns:
+        sys.stdout.write(vocabulary.decode(column.ids[0]))
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def write_samples(
+    model: Transformer, vocabulary: CharVocabulary, ids: torch.Tensor, prompt: str, count: int, options: dict[str, Any]
+) -> None:
+    found = generate(model, ids, count, **options)
+    length = ids.shape[1]
+    for number, (row, valid) in enumerate(zip(found.ids[:, length:], found.valid[:, length:], strict=True), start=1):
+        print(f"--- sample {number} of {len(found.ids)}")
+        print(prompt + vocabulary.decode(row[valid]))

@@ -1,0 +1,62 @@
+"""Options that several commands have, and how their defaults are shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from tyro.conf import arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+from contentrope.errors import InputError
+from contentrope.experiments.devices import best_device, require_device
+
+
+def one(kind: Callable[[str], Any], metavar: str, choices: tuple[str, ...] = ()) -> PrimitiveConstructorSpec[Any]:
+    """How an option that may be left out reads its value; tyro's own way would offer None beside it."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{" + ",".join(choices) + "}" if choices else metavar,
+        instance_from_str=lambda words: kind(words[0]),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+        choices=choices or None,
+    )
+
+
+def several(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
+    """The same for a list of values."""
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=f"{metavar} [{metavar} ...]",
+        instance_from_str=lambda words: tuple(map(kind, words)),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: list(map(str, value or ())),
+    )
+
+
+ALL = arg(help_behavior_hint="(default: all)")
+Device = Annotated[
+    str | None,
+    one(str, "{cpu,cuda,cuda:1,...}"),
+    arg(help_behavior_hint="(default: cuda if there is one, else cpu)"),
+]
+Text = Annotated[str, arg(metavar="{shakespeare,stdlib,PATH}")]
+
+
+def chosen_device(device: str | None) -> str:
+    """The device asked for, or the best there is; refused if it cannot be used."""
+    device = best_device() if device is None else device
+    require_device(device)
+    return device
+
+
+def require_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be 0 or more and less than 2**63, got {seed}")
+
+
+def is_first_process() -> bool:
+    """Of several processes that train one model together, the one that prints and writes."""
+    return os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,47 @@
+"""What commands print. Tables are never cut off: a narrow terminal wraps their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+STYLES = {"plain": "", "strong": "bold", "emphasis": "italic"}
+
+
+def say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A first column of names, then numbers; the cells are rich's markup."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for place, name in enumerate(head):
+        table.add_column(escape(name), justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    say(console, f"\n{title}")
+    Console(file=console.file, width=10_000).print(table)
+
+
+def print_results(console: Console, results: Mapping[str, Any]) -> None:
+    """Perplexity by variant and length as the report has it: mean and spread over seeds, the paper's row below."""
+    from contentrope.reports.tables import length_table
+
+    found = length_table(results)
+    rows = [[f"[{STYLES[cell.style] or 'default'}]{escape(cell.text)}[/]" for cell in row] for row in found.rows]
+    print_table(console, "Perplexity by characters read; lower is better", found.head, rows)
+
+
+def facts_table(facts: Mapping[str, Any]) -> Table:
+    """Two columns without a frame: what, and its value."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, value in facts.items():
+        table.add_row(escape(name), escape(str(value)))
+    return table

@@ -1,0 +1,135 @@
+"""All variants of the experiment: skip what an earlier run finished, write the results after each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from contentrope import schemes
+from contentrope.config import differences
+from contentrope.corpora import Corpus
+from contentrope.errors import InputError
+from contentrope.experiments.devices import require_device
+from contentrope.experiments.growth.config import GrowthConfig
+from contentrope.experiments.growth.jobs import measure_all
+from contentrope.experiments.growth.measure import Evaluated, Finished, Tell, Trained, corpus_of, folder_of
+from contentrope.results import environment, read_json, write_json
+from contentrope.training import StepReport
+
+
+class Progress(Protocol):
+    """What a run tells while it goes; ``name`` is a variant and its seed."""
+
+    def planned(self, runs: int, kept: int, steps: int) -> None:
+        """How many runs there are in all, how many an earlier command finished, and the updates of each."""
+
+    def kept(self, name: str) -> None:
+        """Finished by an earlier command."""
+
+    def trained(self, name: str, report: StepReport) -> None:
+        """Some more updates were made."""
+
+    def evaluated(self, name: str, length: int, value: float | None) -> None:
+        """The perplexity at this length; None: beyond all numbers."""
+
+    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
+        """The run is written, with its perplexity by length."""
+
+
+def run(
+    config: GrowthConfig, out: Path, progress: Progress, device: str = "cpu", *, preset: str = "custom", jobs: int = 1
+) -> dict[str, Any]:
+    """Train and evaluate every variant; write ``out/results.json`` after each run, and skip those it holds."""
+    require_device(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError(
+            "every process of this launch would do the whole experiment; start it once, with --jobs for several "
+            "variants at a time (`contentrope train` is the command for accelerate launch)"
+        )
+    corpus = corpus_of(config)
+    config.scored_tokens(len(corpus.held_out))
+    results = _begin(config, out / "results.json", corpus, preset)
+    for variant in config.variants:  # a misspelt option stops the run now, not after the first variant
+        schemes.make(config.model_of(variant, corpus.vocabulary))
+    missing = _missing(config, results, progress)
+    tell = _teller(config, results, out, progress, device)
+    measure_all(config, missing, corpus, out, device, tell, jobs)
+    return results
+
+
+def _missing(config: GrowthConfig, results: Mapping[str, Any], progress: Progress) -> dict[str, list[int]]:
+    """The seeds still to be run, by variant."""
+    missing: dict[str, list[int]] = {}
+    kept = []
+    for variant in config.variants:
+        done = results["variants"].get(variant, {"runs": {}})["runs"]
+        seeds = [seed for seed in range(config.seeds) if str(seed) not in done]
+        kept += [(variant, seed) for seed in range(config.seeds) if seed not in seeds]
+        if seeds:
+            missing[variant] = seeds
+    progress.planned(len(config.variants) * config.seeds, len(kept), config.training.steps)
+    for variant, seed in kept:
+        progress.kept(_name(config, variant, seed))
+    return missing
+
+
+def _teller(config: GrowthConfig, results: dict[str, Any], out: Path, progress: Progress, device: str) -> Tell:
+    """Passes on what happens, and writes every run that is finished."""
+
+    def tell(event: Trained | Evaluated | Finished) -> None:
+        name = _name(config, event.variant, event.seed)
+        if isinstance(event, Trained):
+            progress.trained(name, event.report)
+        elif isinstance(event, Evaluated):
+            progress.evaluated(name, event.length, event.perplexity)
+        else:
+            results["variants"].setdefault(event.variant, {"runs": {}})["runs"][str(event.seed)] = event.run
+            results["environment"] = environment(device)
+            write_json(out / "results.json", results)
+            # Only now: until the result is written, the checkpoint is all there is of it.
+            shutil.rmtree(folder_of(out, event.variant, event.seed) / "checkpoint", ignore_errors=True)
+            progress.finished(name, event.run["perplexity"])
+
+    return tell
+
+
+def _name(config: GrowthConfig, variant: str, seed: int) -> str:
+    return f"{variant}, seed {seed}" if config.seeds > 1 else variant
+
+
+def _begin(config: GrowthConfig, path: Path, corpus: Corpus, preset: str) -> dict[str, Any]:
+    """The results so far: those on disk if they are of the same experiment, else empty ones."""
+    fresh: dict[str, Any] = {
+        "experiment": "shakespeare",
+        "preset": preset,
+        "config": asdict(config),
+        "corpus": corpus.description,
+        "environment": None,
+        "variants": {},
+    }
+    if not path.exists():
+        return fresh
+    stored = _stored(path)
+    unlike = differences(_comparable(fresh), _comparable(stored))
+    if unlike:
+        raise InputError(f"{path} holds another run ({'; '.join(unlike)}); choose another folder, or delete it")
+    fresh["config"]["variants"] = list(dict.fromkeys([*stored["config"]["variants"], *config.variants]))
+    fresh["config"]["seeds"] = max(stored["config"]["seeds"], config.seeds)
+    return {**fresh, "environment": stored.get("environment"), "variants": stored["variants"]}
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    stored = read_json(path)
+    if not isinstance(stored, dict) or not {"experiment", "config", "corpus", "variants"} <= set(stored):
+        raise InputError(f"{path} is not a result file of this experiment; choose another folder, or delete it")
+    return stored
+
+
+def _comparable(results: Mapping[str, Any]) -> dict[str, Any]:
+    # Which variants and how many seeds were asked for does not change what each of them gives.
+    settings = {key: value for key, value in results["config"].items() if key not in ("variants", "seeds")}
+    return {"experiment": results["experiment"], "config": settings, "corpus": results["corpus"]}

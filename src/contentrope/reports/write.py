@@ -1,0 +1,52 @@
+"""Writing a report: Markdown, HTML and pictures into one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from contentrope.errors import BackendError, InputError
+from contentrope.files import write_whole
+from contentrope.reports.checked import check_results
+from contentrope.reports.document import CURVE, document
+from contentrope.reports.markdown import markdown
+from contentrope.reports.page import page
+from contentrope.reports.pictures import Drawn, draw
+from contentrope.reports.read import Results
+
+
+def write_report(results: Results, folder: str | Path) -> list[Path]:
+    """Write report.md, report.html and the pictures, and return their paths; without matplotlib, no pictures."""
+    check_results(results)
+    try:
+        pictures, notice = draw(results), None
+    except BackendError as error:
+        pictures, notice = {}, f"Not drawn: {error}."
+    blocks = document(results, pictures, notice)
+    files = {
+        "report.md": markdown(blocks).encode(),
+        "report.html": page(blocks, {name: drawn.svg for name, drawn in pictures.items()}).encode(),
+        **_files(pictures),
+    }
+    for name, data in files.items():
+        write_whole(Path(folder, name), data)
+    return [Path(folder, name) for name in files]
+
+
+def draw_picture(results: Results, path: str | Path) -> None:
+    """Write the length curve alone, as .svg or .png."""
+    check_results(results)
+    path = Path(path)
+    if path.suffix not in (".svg", ".png"):
+        raise InputError(f"a picture is written as .svg or .png, not as {path.name}")
+    drawn = draw(results).get(CURVE)
+    if drawn is None:
+        raise InputError("there is nothing to draw: no run has a finite perplexity")
+    write_whole(path, drawn.svg if path.suffix == ".svg" else drawn.png)
+
+
+def _files(pictures: Mapping[str, Drawn]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for name, drawn in pictures.items():
+        files |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
+    return files

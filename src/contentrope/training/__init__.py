@@ -1,0 +1,30 @@
+"""The training engine all experiments share.
+
+Read ``loop.py``, then ``steps.py`` (one update, eager or captured) and ``batches.py`` (what an update sees);
+``processes.py`` shares an update among several processes, ``metrics.py`` writes its course down.
+"""
+
+from contentrope.training.batches import IGNORED, Batch, Batches, Windows
+from contentrope.training.config import TrainConfig
+from contentrope.training.launch import local_device, stepper_for
+from contentrope.training.loop import train
+from contentrope.training.metrics import MetricsLog, StepReport, read_metrics
+from contentrope.training.steps import DivergedError, Stepper
+from contentrope.training.team import ProcessError
+
+__all__ = [
+    "IGNORED",
+    "Batch",
+    "Batches",
+    "DivergedError",
+    "MetricsLog",
+    "ProcessError",
+    "StepReport",
+    "Stepper",
+    "TrainConfig",
+    "Windows",
+    "local_device",
+    "read_metrics",
+    "stepper_for",
+    "train",
+]

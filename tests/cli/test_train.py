@@ -1,0 +1,157 @@
+"""``contentrope train``: what it writes, how it goes on, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import contentrope as cr
+from contentrope.cli import main
+from contentrope.corpora import load_corpus
+from contentrope.experiments.evaluation import perplexity
+from contentrope.experiments.saved import load_text_model
+from contentrope.results import read_json
+from contentrope.training import read_metrics
+from contentrope.training.run import Run
+
+SIZES = ["--dim", "8", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "20", "--batch-size", "2"]
+
+
+def words(text: Path, out: Path, *more: str) -> list[str]:
+    return ["train", "--text", str(text), "--out", str(out), "--device", "cpu", *SIZES, *more]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return cr.load(out / "model").state_dict()
+
+
+def test_everything_about_a_run_is_written(text: Path, trained: Path) -> None:
+    found = read_json(trained / "train.json")
+    corpus = load_corpus(text)
+    assert found["corpus"] == corpus.description
+    assert (found["variant"], found["length"], found["seed"], found["processes"]) == ("content", 16, 0, 1)
+    assert found["train"]["steps"] == 20
+    assert found["train"]["learning_rate"] == 3e-4
+    assert found["model"]["dim"] == 8
+    assert found["environment"]["torch"] == torch.__version__
+    model, vocabulary = load_text_model(trained)
+    assert vocabulary == corpus.vocabulary
+    assert found["held_out_perplexity"] == pytest.approx(perplexity(model, corpus.held_out, 16), rel=1e-6)
+    assert found["final_loss"] == pytest.approx(read_metrics(trained / "metrics.jsonl")[-1]["loss"])
+    assert {path.name for path in trained.iterdir()} == {"model", "metrics.jsonl", "train.json"}
+
+
+def test_the_model_is_the_one_asked_for(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--variant", "content:competition=1,base=500", "--dropout", "0.1", "--accumulate", "2", "--seed", "7"]
+    assert main(words(text, tmp_path / "run", *more, "--characters", "9000", "--tensorboard")) == 0
+    model, _ = load_text_model(tmp_path / "run")
+    assert (model.config.options, model.config.rotary.base, model.config.dropout) == ({"competition": 1}, 500, 0.1)
+    found = read_json(tmp_path / "run" / "train.json")
+    assert (found["seed"], found["train"]["accumulate"], found["corpus"]["characters"]) == (7, 2, 9000)
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    printed = capsys.readouterr().out
+    assert f"held-out perplexity {found['held_out_perplexity']:.2f}" in printed
+    assert printed.count("tokens/s") == 10
+
+
+def test_ctrl_c_then_the_same_command_ends_like_a_run_in_one_piece(
+    text: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advance = Run.advance
+
+    def press(run: Run) -> None:
+        advance(run)
+        if run.step == 7:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Run, "advance", press)
+    assert main(words(text, tmp_path)) == 130
+    assert shlex.join(["contentrope", *words(text, tmp_path)]) in capsys.readouterr().err
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["step-00000007"]
+    assert main(words(text, tmp_path, "--steps", "30")) == 2
+    assert "train.steps: 30 here, 20 in the file" in capsys.readouterr().err
+    assert main(words(text, tmp_path, "--length", "8")) == 2
+    assert "length: 8 here, 16 in the file" in capsys.readouterr().err
+    assert main(words(text, tmp_path)) == 0
+    expected = weights(trained)
+    assert all(torch.equal(value, expected[name]) for name, value in weights(tmp_path).items())
+    assert not (tmp_path / "checkpoint").exists()
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [10, 20]
+
+
+def test_a_finished_run_is_neither_repeated_nor_changed(
+    text: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    monkeypatch.setattr(Run, "advance", lambda run: pytest.fail("trained again"))
+    before = (tmp_path / "run" / "train.json").read_bytes()
+    assert main(words(text, tmp_path / "run")) == 0
+    assert "is finished already" in capsys.readouterr().out
+    assert main(words(text, tmp_path / "run", "--steps", "30", "--variant", "rope")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "another finished run" in error
+    assert "train.steps: 30 here, 20 in the file" in error
+    assert "variant: 'rope' here, 'content' in the file" in error
+    assert (tmp_path / "run" / "train.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--variant", "telepathy"], "unknown scheme 'telepathy'"),
+        (["--variant", "content:kompetition=1"], "kompetition"),
+        (["--heads", "3"], "dim 8 is not divisible by heads 3"),
+        (["--steps", "0"], "steps must be an integer of at least 1"),
+        (["--accumulate", "3"], "batch_size 2 does not divide"),
+        (["--learning-rate", "-1"], "learning_rate must be positive"),
+        (["--save-every", "0"], "save_every must be at least 1"),
+        (["--length", "5000"], "too few for a window of length 5000"),
+        (["--length", "0"], "length must be an integer of at least 1"),
+        (["--text", "nowhere.txt"], "no corpus 'nowhere.txt'"),
+        (["--acceleration", "graphs"], "needs a CUDA device"),
+        (["--device", "abacus"], "device 'abacus' cannot be used"),
+    ],
+)
+def test_refused_settings_are_one_line(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert main(words(text, tmp_path, *more)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_that_diverges_is_one_line(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(text, tmp_path, "--learning-rate", "1e30", "--variant", "rope")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: step ")
+    assert "learning_rate" in error
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
+def test_several_processes_train_one_model(text: Path, trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [*launch, "-m", "contentrope", *words(text, tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tokens/s") == 10, "one of them reports"
+    assert read_json(tmp_path / "train.json")["processes"] == 2
+    expected = weights(trained)
+    for name, value in weights(tmp_path).items():  # float32 sums in another order, 20 updates of at most 3e-4
+        torch.testing.assert_close(value, expected[name], atol=1e-4, rtol=0)
