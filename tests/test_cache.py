@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope import schemes
 from contentrope.rotary import rotate, rotation_of
 from contentrope.schemes import KNOW_MEMORY, READ_UNITS
-from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
+from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, lively_model, random_ids
 
 TOLERANCE = 1e-12
 BATCH, SEQ = 2, 17
@@ -25,7 +24,7 @@ MARKER = VOCABULARY - 1
 
 Masks = dict[str, Tensor]
 
-every_scheme = pytest.mark.parametrize("scheme", schemes.names())
+every_scheme = pytest.mark.parametrize("scheme", VARIANTS)
 
 
 def at_once(model: cr.Transformer, ids: Tensor, masks: Masks | None = None) -> Tensor:
@@ -115,8 +114,7 @@ def test_stored_keys_are_local_keys_turned_by_the_remembered_address(scheme: str
     local, addressed = new_cache(model, 1), new_cache(model, 1)
     model(open_unit, cache=local)
     model(completed, cache=addressed)
-    assert addressed.angles is not None
-    turn = rotation_of(addressed.angles[:, :5])
+    turn = rotation_of(addressed.angles["turned"][:, :5])
     assert float(turn.sin.abs().max()) > 0.1
     for layer in range(model.config.layers):
         expected = rotate(local.keys[layer][:, :, :5].transpose(1, 2), turn, pairs).transpose(1, 2)
@@ -136,7 +134,7 @@ def test_facts_of_every_column(scheme: str) -> None:
     assert cache.fact("ids").tolist() == ids.tolist()
     assert cache.fact("valid").bool().tolist() == valid.tolist()
     assert cache.state.tokens.tolist() == [5]
-    if scheme in READ_UNITS:
+    if scheme in (*READ_UNITS, ANCHORED):
         assert cache.fact("unit").tolist() == [[0, 0, 0, 1, 1, 1]]
         assert cache.fact("local").tolist() == [[0, 0, 1, 0, 1, 2]]
         assert cache.fact("start").tolist() == [[0, 1, 1, 3, 3, 3]]
@@ -259,7 +257,7 @@ def check_rollback(
     ("scheme", "kind"),
     [
         (scheme, kind)
-        for scheme in schemes.names()
+        for scheme in VARIANTS
         for kind in ("plain", "left padding", "ragged", "memory", "memory and padding")
         if scheme in KNOW_MEMORY or "memory" not in kind
     ],
@@ -268,14 +266,14 @@ def check_rollback(
 def test_rolling_back_to_any_length_forgets_the_rest(scheme: str, kind: str, sizes: Sequence[int]) -> None:
     """Through open and completed units of both rows; a completed one may be open again."""
     # A scheme without units has no other places than these.
-    lengths = range(SEQ) if scheme in READ_UNITS else (0, 1, 8, SEQ - 1)
+    lengths = range(SEQ) if scheme in (*READ_UNITS, ANCHORED) else (0, 1, 8, SEQ - 1)
     model = lively_model(scheme, layers=2)
     check_rollback(model, random_ids(BATCH, SEQ), rollback_masks(kind), sizes, lengths)
 
 
 @pytest.mark.parametrize(
     ("scheme", "backend"),
-    [*((name, "tiled") for name in schemes.names()), *((name, "reference") for name in KNOW_MEMORY)],
+    [*((name, "tiled") for name in VARIANTS), *((name, "reference") for name in KNOW_MEMORY)],
 )
 def test_several_rollbacks_in_a_row(scheme: str, backend: str) -> None:
     model, text = lively_model(scheme, backend=backend), random_ids(BATCH, SEQ)
@@ -559,4 +557,4 @@ def test_caches_record_no_gradients() -> None:
     model, ids = lively_model("content"), random_ids(BATCH, SEQ)
     cache = new_cache(model)
     assert not model(ids, cache=cache).requires_grad
-    assert not any(x.requires_grad for x in (*cache.keys, *cache.values, cache.angles))
+    assert not any(x.requires_grad for x in (*cache.keys, *cache.values, *cache.angles.values()))

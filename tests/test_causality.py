@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope import schemes
 from contentrope.frames import AddressedFrame
 from contentrope.schemes import KNOW_MEMORY, READ_UNITS
-from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
+from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, lively_model, random_ids
 
 MARKER = VOCABULARY - 1
 BEYOND_TWO_TILES = 150
@@ -26,7 +25,7 @@ BACKENDS = ("reference", "tiled")
 # Backends are a matter of addressed attention; the other schemes never ask for one.
 scheme_and_backend = pytest.mark.parametrize(
     ("scheme", "backend"),
-    [(name, backend) for name in schemes.names() for backend in (BACKENDS if name in KNOW_MEMORY else ("auto",))],
+    [(name, backend) for name in VARIANTS for backend in (BACKENDS if name in (*KNOW_MEMORY, ANCHORED) else ("auto",))],
 )
 addressed = pytest.mark.parametrize("scheme", KNOW_MEMORY)
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -151,8 +150,8 @@ def test_a_later_marker_makes_no_earlier_unit_a_reader(scheme: str, backend: str
 
 @pytest.mark.parametrize(
     ("scheme", "name"),
-    [*((scheme, "ends") for scheme in READ_UNITS), *((scheme, "memory") for scheme in KNOW_MEMORY)]
-    + [(scheme, "valid") for scheme in schemes.names()],
+    [*((scheme, "ends") for scheme in (*READ_UNITS, ANCHORED)), *((scheme, "memory") for scheme in KNOW_MEMORY)]
+    + [(scheme, "valid") for scheme in VARIANTS],
 )
 @dtypes
 def test_later_masks_change_nothing(scheme: str, name: str, dtype: torch.dtype) -> None:
@@ -194,8 +193,8 @@ def test_no_gradient_reaches_an_earlier_logit_from_a_later_embedding(scheme: str
 class LeakyFrame(AddressedFrame):
     """The paper's formula taken at its word: every query carries the address of its own unit, open or not."""
 
-    def _address(self, by_slot: Tensor) -> None:
-        super()._address(by_slot)
+    def _address(self, by_slot: Tensor, carried: Tensor | None) -> None:
+        super()._address(by_slot, carried)
         assert self.addressed_rotation is not None
         self.query_rotation = self.addressed_rotation
         self.rule = replace(self.rule, closes=torch.ones_like(self.rule.closes), memo={})

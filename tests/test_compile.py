@@ -9,7 +9,7 @@ import torch
 import contentrope as cr
 from contentrope import schemes
 from contentrope.attention import flex
-from tests.support import lively_model, random_ids
+from tests.support import VARIANTS, lively_model, random_ids
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
 
@@ -23,7 +23,7 @@ def gradients(model: cr.Transformer, logits: torch.Tensor) -> list[torch.Tensor]
     return list(torch.autograd.grad(logits.square().sum(), list(model.parameters())))
 
 
-@pytest.mark.parametrize("scheme", [name for name in schemes.names() if name not in schemes.DRAW_AT_RANDOM])
+@pytest.mark.parametrize("scheme", [name for name in VARIANTS if name not in schemes.DRAW_AT_RANDOM])
 def test_one_graph_serves_all_boundaries_with_equal_gradients(scheme: str) -> None:
     model = lively_model(scheme, backend="reference")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

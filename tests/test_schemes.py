@@ -467,8 +467,8 @@ def small_config(scheme: str, **options: Any) -> cr.ModelConfig:
 
 
 OPTIONS = {
-    "content": "competition, learn_competition, noise",
-    "random": "competition, learn_competition",
+    "content": "anchor, competition, learn_competition, noise",
+    "random": "anchor, competition, learn_competition",
     "local": "competition, learn_competition",
     "rope": "none",
     "alibi": "slopes",

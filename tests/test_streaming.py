@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import contentrope as cr
-from contentrope import schemes
 from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
-from tests.support import TERMINATOR, VOCABULARY, in_chunks, lively_model, random_ids
+from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, in_chunks, lively_model, random_ids
 
 TOLERANCE = 1e-12
 BATCH, SEQ = 3, 26
@@ -25,12 +24,13 @@ CHUNKINGS: dict[str, Sequence[int]] = {"single": (1,), "mixed": (4, 1, 1, 7, 2),
 Masks = dict[str, Tensor]
 
 BACKENDS = ("reference", "tiled")
+ADDRESSED = (*KNOW_MEMORY, ANCHORED)
 
-every_scheme = pytest.mark.parametrize("scheme", schemes.names())
+every_scheme = pytest.mark.parametrize("scheme", VARIANTS)
 # Backends are a matter of addressed attention; the other schemes never ask for one.
 scheme_and_backend = pytest.mark.parametrize(
     ("scheme", "backend"),
-    [(name, backend) for name in schemes.names() for backend in (BACKENDS if name in KNOW_MEMORY else ("auto",))],
+    [(name, backend) for name in VARIANTS for backend in (BACKENDS if name in ADDRESSED else ("auto",))],
 )
 addressed = pytest.mark.parametrize("scheme", KNOW_MEMORY)
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -86,7 +86,7 @@ def test_chunks_give_the_logits_of_the_whole_beside_padding(
     check_streams(lively_model(scheme, backend=backend), random_ids(BATCH, SEQ), sizes, valid=padding(kind))
 
 
-FIXED_SCHEMES = [(name, "auto") for name in schemes.names() if name not in DRAW_AT_RANDOM]
+FIXED_SCHEMES = [(name, "auto") for name in VARIANTS if name not in DRAW_AT_RANDOM]
 
 
 @pytest.mark.parametrize(("scheme", "backend"), [*FIXED_SCHEMES, ("content", "reference"), ("local", "reference")])
@@ -173,7 +173,7 @@ def test_memory_units_before_a_marker_stream(scheme: str, backend: str, sizes: S
     check_streams(model, ids, sizes, valid=padding("left"))
 
 
-@pytest.mark.parametrize("scheme", READ_UNITS)
+@pytest.mark.parametrize("scheme", [*READ_UNITS, ANCHORED])
 @backends
 @chunkings
 def test_the_callers_ends_stream(scheme: str, backend: str, sizes: Sequence[int]) -> None:
@@ -183,7 +183,7 @@ def test_the_callers_ends_stream(scheme: str, backend: str, sizes: Sequence[int]
     assert not torch.equal(at_once(model, ids, ends=ends), at_once(model, ids))
 
 
-@pytest.mark.parametrize("scheme", READ_UNITS)
+@pytest.mark.parametrize("scheme", [*READ_UNITS, ANCHORED])
 def test_the_callers_ends_may_stop_and_start(scheme: str) -> None:
     """Chunks without ends fall back on the terminators; the unit that is open meanwhile goes on."""
     model, ids, ends = lively_model(scheme), random_ids(BATCH, SEQ), random_mask(0.3, 5)
@@ -251,7 +251,7 @@ def root_mean_square(x: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "competition"), [*((name, 0.0) for name in schemes.names()), *((name, 1.0) for name in KNOW_MEMORY)]
+    ("scheme", "competition"), [*((name, 0.0) for name in VARIANTS), *((name, 1.0) for name in KNOW_MEMORY)]
 )
 @pytest.mark.parametrize("sizes", [(1,), (4, 1, 1, 7, 2)], ids=["single", "mixed"])
 def test_streaming_costs_no_accuracy_in_bfloat16(scheme: str, competition: float, sizes: Sequence[int]) -> None:

@@ -48,6 +48,8 @@ class StreamState:
     open_total: Float[Tensor, "batch dim"] | None = None
     """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
+    anchor: Float[Tensor, "batch kv_heads pairs"] | None = None
+    """The address of the last completed unit, for schemes whose open unit carries it. None: to be looked up."""
 
     def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
         return StreamState(
@@ -55,6 +57,7 @@ class StreamState:
             seed=self.seed[index],
             segmenter=self.segmenter.reorder(index) if self.segmenter else None,
             open_total=self.open_total[index] if self.open_total is not None else None,
+            anchor=self.anchor[index] if self.anchor is not None else None,
         )
 
 
@@ -76,7 +79,9 @@ class Cache:
         self.values = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
         self.facts[FIELDS.index("valid")] = 1
-        self.angles: Tensor | None = None
+        self.angles: dict[str, Tensor] = {}
+        """Per column of a completed unit: "turned", by what its stored key was turned when the unit was completed, and
+        for schemes that look it up again the unit's "address"."""
         self.extras: dict[tuple[str, int], Tensor] = {}
         """By name and layer, what a scheme keeps of every column beside its key and value; sized as they are."""
         self.derived: dict[int, Tensor] = {}
@@ -104,8 +109,7 @@ class Cache:
         self.extras = {name: torch.nn.functional.pad(x, (0, 0, 0, room)) for name, x in self.extras.items()}
         self.facts = torch.nn.functional.pad(self.facts, (0, room))
         self.facts[FIELDS.index("valid"), :, -room:] = 1
-        if self.angles is not None:
-            self.angles = torch.nn.functional.pad(self.angles, (0, 0, 0, 0, 0, room))
+        self.angles = {name: torch.nn.functional.pad(x, (0, 0, 0, 0, 0, room)) for name, x in self.angles.items()}
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values (batch, kv_heads, new, head_dim) of new columns; views of all columns so far."""
@@ -130,15 +134,24 @@ class Cache:
         window = self.keys[layer][:, :, begin : begin + rotation.cos.shape[1]]
         window.copy_(rotate(window.transpose(1, 2), rotation, self.shape.pair_layout).transpose(1, 2))
 
-    def remember_address(self, begin: int, angles: Tensor, where: Bool[Tensor, "batch columns"]) -> None:
-        """Note the address under which the keys of these columns are stored from now on."""
-        if self.angles is None:
-            size = (self.batch_size, self.capacity, *angles.shape[2:])
-            self.angles = angles.new_zeros(size)
+    def remember_angles(self, begin: int, where: Bool[Tensor, "batch columns"], **angles: Tensor) -> None:
+        """Note, where a unit was completed, the :attr:`angles` of these columns."""
         end = begin + where.shape[1]
-        window = self.angles[:, begin:end]
-        window.copy_(torch.where(where[..., None, None], angles, window))
+        for name, new in angles.items():
+            if name not in self.angles:
+                self.angles[name] = new.new_zeros(self.batch_size, self.capacity, *new.shape[2:])
+            window = self.angles[name][:, begin:end]
+            window.copy_(torch.where(where[..., None, None], new, window))
         self.fact("addressed", begin, end).masked_fill_(where, 1)
+
+    def address_of(self, unit: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch kv_heads pairs"] | None:
+        """The remembered address of each row's unit of this number; zero where there is none, None if nowhere."""
+        if "address" not in self.angles or not self.length:
+            return None
+        of_unit = (self.fact("unit") == unit) & self.fact("addressed").bool()
+        column = of_unit.long().argmax(1)
+        found = self.angles["address"][torch.arange(len(column), device=column.device), column]
+        return torch.where(of_unit.any(1)[:, None, None], found, 0.0)
 
     def note(self, ids: Tensor, valid: Tensor | None, units: Units | None) -> None:
         """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""
@@ -172,13 +185,13 @@ class Cache:
         self.extras = {name: x[index] for name, x in self.extras.items()}
         self.derived = {layer: x[index] for layer, x in self.derived.items()}
         self.facts = self.facts[:, index]
-        self.angles = self.angles[index] if self.angles is not None else None
+        self.angles = {name: x[index] for name, x in self.angles.items()}
         self.state, self.interrupted = self.state.reorder(index), False
 
     def truncate(self, length: int) -> None:
         """Forget all columns from ``length`` on, as if they had never been read.
 
-        A unit that was completed in the forgotten part is open again: its keys are turned back to local ones,
+        A unit that was completed in the forgotten part is open again: its keys are turned back to what they were,
         which costs one rounding in the cache's dtype.
         """
         self._refuse_if_interrupted()
@@ -191,12 +204,13 @@ class Cache:
         self.fact("addressed", length).zero_()
         self.derived = {}
         self.length = length
-        self.state = replace(self.state, tokens=self.fact("valid").sum(1), segmenter=None, open_total=None)
+        tokens = self.fact("valid").sum(1)
+        self.state = replace(self.state, tokens=tokens, segmenter=None, open_total=None, anchor=None)
         self.interrupted = False
 
     def _reopen(self, length: int) -> None:
         """Turn back the keys left of ``length`` whose unit ends at or after it."""
-        if self.angles is None or not length:
+        if not self.angles or not length:
             return
         unit, closes = self.fact("unit", 0, length), self.fact("closes", 0, length)
         open_unit = unit[:, -1:] + closes[:, -1:]
@@ -204,7 +218,7 @@ class Cache:
         if not bool(reopened.any()):
             return
         begin = int(reopened.any(0).nonzero()[0])
-        back = rotation_of(-self.angles[:, begin:length]).only_where(reopened[:, begin:])
+        back = rotation_of(-self.angles["turned"][:, begin:length]).only_where(reopened[:, begin:])
         for layer in range(self.shape.layers):
             self.turn_keys(layer, begin, back)
         self.fact("addressed", begin, length).masked_fill_(reopened[:, begin:], 0)

@@ -21,9 +21,9 @@ def angles_seen(model: cr.Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPa
     seen: list[Tensor] = []
     address = AddressedFrame._address
 
-    def spy(frame: AddressedFrame, by_slot: Tensor) -> None:
+    def spy(frame: AddressedFrame, by_slot: Tensor, carried: Tensor | None) -> None:
         seen.append(by_slot)
-        address(frame, by_slot)
+        address(frame, by_slot, carried)
 
     monkeypatch.setattr(AddressedFrame, "_address", spy)
     model(ids)

@@ -9,16 +9,26 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
+from contentrope import schemes
+from contentrope.experiments.variants import parse_variant
 
 VOCABULARY = 11
 TERMINATOR = 0
+ANCHORED = "content:anchor=true"
+VARIANTS = (*schemes.names(), ANCHORED)
+"""Every scheme, and options that change what is cached."""
 
 
 def lively_model(
     scheme: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, backend: str = "auto", **settings: Any
 ) -> cr.Transformer:
-    """A small model whose every weight matters: fresh ones have zero addresses and near-uniform attention."""
+    """A small model whose every weight matters: fresh ones have zero addresses and near-uniform attention.
+
+    ``scheme`` may be one of :data:`VARIANTS`.
+    """
     torch.manual_seed(seed)
+    variant = parse_variant(scheme)
+    settings["options"] = {**variant.options, **settings.get("options", {})}
     defaults: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "dim": 24,
@@ -27,7 +37,7 @@ def lively_model(
         "terminators": (TERMINATOR,),
         "max_unit_length": 7,
     }
-    model = cr.Transformer(cr.ModelConfig(scheme=scheme, **{**defaults, **settings}), backend=backend).double()
+    model = cr.Transformer(cr.ModelConfig(scheme=variant.scheme, **{**defaults, **settings}), backend=backend).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2 and "competition" not in name:

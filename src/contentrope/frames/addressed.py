@@ -33,6 +33,10 @@ class Reading(NamedTuple):
     after: SegmenterState
     local: Rotation
 
+    def by_token(self, by_slot: Float[Tensor, "batch slots *rest"]) -> Float[Tensor, "batch seq *rest"]:
+        index = self.slot.view(*self.slot.shape, *(1 for _ in by_slot.shape[2:]))
+        return by_slot.gather(1, index.expand(-1, -1, *by_slot.shape[2:]))
+
     @property
     def slot(self) -> Int[Tensor, "batch seq"]:
         """The token's unit, counted from the one that was open before this call: 0..seq-1."""
@@ -45,16 +49,18 @@ class Reading(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Cached columns from ``begin`` whose unit is completed by this call, and their address."""
+    """Cached columns from ``begin`` whose unit is completed by this call, their address, and the turn towards it."""
 
     begin: int
     completed: Bool[Tensor, "batch window"]
-    angles: Float[Tensor, "batch window kv_heads pairs"]
+    address: Float[Tensor, "batch window kv_heads pairs"]
+    turned: Float[Tensor, "batch window kv_heads pairs"]
     rotation: Rotation
 
 
 class AddressedFrame:
-    """``angles`` is the address of every slot; None: the identity, or no address is needed."""
+    """``angles`` is the address of every slot; None: the identity, or no address is needed. ``carried``, if given, is
+    what every slot's unit carries while it is open: the address of the unit before it."""
 
     def __init__(
         self,
@@ -62,6 +68,7 @@ class AddressedFrame:
         reading: Reading,
         *,
         angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
+        carried: Float[Tensor, "batch slots kv_heads pairs"] | None = None,
         competition: Callable[[int], float | Tensor],
         open_total: Float[Tensor, "batch dim"] | None = None,
     ) -> None:
@@ -69,6 +76,7 @@ class AddressedFrame:
         self.reading = reading
         self.competition = competition
         self.open_total = open_total
+        self.anchor = None if carried is None else _anchor_after(reading, angles, carried)
         self.layout = chunk.config.rotary.pairs
         self.scale = 1 / math.sqrt(chunk.config.head_dim)
         chunk.note(reading.units)
@@ -78,19 +86,28 @@ class AddressedFrame:
         self.query_rotation = self.key_rotation = reading.local
         self.addressed_rotation: Rotation | None = None
         self.window: Window | None = None
+        if carried is not None:
+            self.query_rotation = self.key_rotation = reading.local.then(rotation_of(reading.by_token(carried)))
         if angles is not None:
-            self._address(angles)
+            self._address(angles, carried)
 
-    def _address(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"]) -> None:
+    def _address(
+        self,
+        by_slot: Float[Tensor, "batch slots kv_heads pairs"],
+        carried: Float[Tensor, "batch slots kv_heads pairs"] | None,
+    ) -> None:
         reading, cache = self.reading, self.chunk.cache
-        index = reading.slot[..., None, None].expand(-1, -1, *by_slot.shape[2:])
-        by_token = by_slot.gather(1, index)
-        address = rotation_of(by_token)
-        self.query_rotation = reading.local.then(address.only_where(reading.units.closes))
+        address = rotation_of(reading.by_token(by_slot))
+        if carried is None:
+            self.query_rotation = reading.local.then(address.only_where(reading.units.closes))
+        else:
+            closes = reading.units.closes[..., None, None]
+            of_query = torch.where(closes, reading.by_token(by_slot), reading.by_token(carried))
+            self.query_rotation = reading.local.then(rotation_of(of_query))
         if cache is None:
             self.addressed_rotation = reading.local.then(address)
         else:
-            self.window = _window(cache, reading, by_slot, by_token)
+            self.window = _window(cache, reading, by_slot, carried)
 
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded
@@ -125,9 +142,13 @@ class AddressedFrame:
             tokens=chunk.tokens_after(),
             segmenter=reading.after,
             open_total=self.open_total,
+            anchor=self.anchor,
         )
         if self.window is not None:
-            chunk.cache.remember_address(self.window.begin, self.window.angles, self.window.completed)
+            window = self.window
+            # Two that are one without anchors.
+            address = {} if self.anchor is None else {"address": window.address}
+            chunk.cache.remember_angles(window.begin, window.completed, turned=window.turned, **address)
         padded, has_memory = chunk.valid is not None, reading.units.has_memory
         chunk.cache.commit(chunk.ids.shape[1], state, padded=padded, has_memory=has_memory)
 
@@ -196,14 +217,29 @@ def _rule(chunk: Chunk, units: Units) -> PairRule:
     )
 
 
-def _window(cache: Cache, reading: Reading, by_slot: Tensor, by_token: Tensor) -> Window:
+def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Tensor | None) -> Window:
     """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
     before = reading.before
     is_open = before.next_local > 0
     begin = int(torch.where(is_open, before.start, cache.length).min())
-    columns = torch.arange(begin, cache.length, device=by_token.device)
+    columns = torch.arange(begin, cache.length, device=by_slot.device)
     finished = reading.after.next_unit - before.next_unit
     old_completed = is_open & (columns >= before.start) & (finished > 0)
     completed = torch.cat((old_completed, reading.slot < finished), dim=1)
-    angles = torch.cat((by_slot[:, :1].expand(-1, len(columns), -1, -1), by_token), dim=1)
-    return Window(begin, completed, angles, rotation_of(angles).only_where(completed))
+
+    def of_columns(angles: Tensor) -> Tensor:
+        return torch.cat((angles[:, :1].expand(-1, len(columns), -1, -1), reading.by_token(angles)), dim=1)
+
+    address = of_columns(by_slot)
+    turned = address if carried is None else address - of_columns(carried)
+    return Window(begin, completed, address, turned, rotation_of(turned).only_where(completed))
+
+
+def _anchor_after(reading: Reading, angles: Tensor | None, carried: Tensor) -> Float[Tensor, "batch kv_heads pairs"]:
+    """The address of the last unit completed by the end of the call."""
+    if angles is None:
+        return carried[:, 0]
+    finished = reading.after.next_unit - reading.before.next_unit
+    all_so_far = torch.cat((carried[:, :1], angles), dim=1)
+    index = finished[..., None, None].expand(-1, 1, *angles.shape[2:])
+    return all_so_far.gather(1, index)[:, 0]

@@ -9,10 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from contentrope.config import ModelConfig
+from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.frames.addressed import Reading
 from contentrope.rotary import PositionRotations, Rotation
-from contentrope.schemes.base import frequencies, read_options, read_units, segmenter_of
+from contentrope.schemes.base import frequencies, read_units, segmenter_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +24,18 @@ class Options:
     """Learn alpha per layer and head, starting from ``competition``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AddressOptions(Options):
+    anchor: bool = False
+    """The open unit carries the address of the unit before it, so that of all earlier units that one stands out."""
+
+
 class UnitReader(nn.Module):
-    def __init__(self, config: ModelConfig, options: Options | None = None) -> None:
+    def __init__(self, config: ModelConfig, options: Options) -> None:
         super().__init__()
-        options = read_options(config.scheme, Options, config.options) if options is None else options
+        self.anchored = isinstance(options, AddressOptions) and options.anchor
+        if self.anchored and config.reader:
+            raise InputError(f"anchor gives units an order, memory units have none; leave out reader={config.reader}")
         self.competition = Competition(config, options)
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))
@@ -45,7 +54,30 @@ class UnitReader(nn.Module):
         angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
         open_total: Float[Tensor, "batch dim"] | None = None,
     ) -> AddressedFrame:
-        return AddressedFrame(chunk, reading, angles=angles, competition=self.competition.of, open_total=open_total)
+        return AddressedFrame(
+            chunk,
+            reading,
+            angles=angles,
+            carried=self._carried(chunk, reading, angles) if self.anchored else None,
+            competition=self.competition.of,
+            open_total=open_total,
+        )
+
+    def _carried(
+        self, chunk: Chunk, reading: Reading, angles: Float[Tensor, "batch slots kv_heads pairs"] | None
+    ) -> Float[Tensor, "batch slots kv_heads pairs"]:
+        """What each slot's unit carries while it is open: the address of the slot before."""
+        if reading.units.has_memory:
+            raise InputError("anchor gives units an order, memory units have none; leave out memory=")
+        anchor = chunk.state.anchor
+        if anchor is None and chunk.cache is not None:
+            anchor = chunk.cache.address_of(reading.before.next_unit - 1)
+        if anchor is None:
+            shape = (chunk.config.key_heads, chunk.config.pair_count)
+            anchor = torch.zeros(len(chunk.ids), *shape, dtype=chunk.wide, device=chunk.ids.device)
+        if angles is None:
+            return anchor[:, None]
+        return torch.cat((anchor[:, None].to(angles.dtype), angles[:, :-1]), dim=1)
 
 
 class Competition(nn.Module):

@@ -15,14 +15,13 @@ from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.rotary import Rotation, rotate
-from contentrope.schemes.addressed import Options as UnitOptions
-from contentrope.schemes.addressed import UnitReader
+from contentrope.schemes.addressed import AddressOptions, UnitReader
 from contentrope.schemes.base import read_options
 from contentrope.units import SegmenterState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(UnitOptions):
+class Options(AddressOptions):
     noise: float = 0.0
     """Standard deviation of what is added to the angles in training, drawn anew for every unit and call."""
 

@@ -8,14 +8,15 @@ from torch import nn
 from contentrope.address import random_angles
 from contentrope.config import ModelConfig
 from contentrope.frames import AddressedFrame, Chunk
-from contentrope.schemes.addressed import UnitReader
+from contentrope.schemes.addressed import AddressOptions, UnitReader
+from contentrope.schemes.base import read_options
 
 
 class Random(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.reader = UnitReader(config)
+        self.reader = UnitReader(config, read_options("random", AddressOptions, config.options))
 
     def frame(self, chunk: Chunk) -> AddressedFrame:
         reading = self.reader.read(chunk)

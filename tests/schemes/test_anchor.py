@@ -1,0 +1,113 @@
+"""Anchored addresses: while a unit is open it carries the address of the unit before it.
+
+Causality, streaming, caches and compilation are tested with those of all schemes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import contentrope as cr
+from contentrope.rotary import Rotation, rotate, rotation_of
+from tests.support import TERMINATOR, lively_model, random_ids
+from tests.support.decoder import dense_logits
+
+
+def by_hand(model: cr.Transformer, ids: Tensor, *, anchored: bool) -> Tensor:
+    """Logits of one row, pair by pair from the definition."""
+    units = cr.segment(ids, cr.Terminators({TERMINATOR}), max_length=model.config.max_unit_length)
+    unit, closes = units.unit[0].tolist(), units.closes[0].tolist()
+    scheme = model.scheme
+    local = scheme.reader.rotations.at(units.local, torch.float64, bound=model.config.max_unit_length)
+    turned = rotate(model.embedding(ids).unflatten(-1, (model.config.heads, -1)), local).flatten(-2)[0]
+    address = {}
+    for e in set(unit):
+        tokens = turned[[t for t, u in enumerate(unit) if u == e]]
+        address[e] = scheme.address(tokens.sum(0)[None, None], torch.tensor([[float(len(tokens))]]))[0, 0]
+    address[-1] = torch.zeros_like(address[0])
+
+    def scores(layer: int, hidden: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        turned_query, turned_key = (rotate(x.transpose(1, 2), local)[0] for x in (query, key))
+        out = torch.full((model.config.heads, len(unit), len(unit)), -math.inf, dtype=torch.float64)
+        for t, e in enumerate(unit):
+            of_query = address[e] if closes[t] else address[e - 1] if anchored else address[-1]
+            for s in range(t + 1):
+                of_key = of_query if unit[s] == e else address[unit[s]]
+                relative = rotation_of((of_key - of_query)[None, None])
+                moved = rotate(turned_key[s][None, None], Rotation(relative.cos, relative.sin))[0, 0]
+                out[:, t, s] = (turned_query[t] * moved).sum(-1) / math.sqrt(model.config.head_dim)
+        return out[None]
+
+    return dense_logits(model, ids, scores)
+
+
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
+def test_the_model_is_the_definition(backend: str) -> None:
+    model, ids = lively_model("content", options={"anchor": True}, backend=backend, layers=2), random_ids(1, 23)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), by_hand(model, ids, anchored=True), rtol=0, atol=1e-10)
+        assert not torch.allclose(model(ids), by_hand(model, ids, anchored=False), atol=1e-3)
+
+
+def test_without_it_the_definition_is_the_papers() -> None:
+    model, ids = lively_model("content", layers=2), random_ids(1, 23)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), by_hand(model, ids, anchored=False), rtol=0, atol=1e-10)
+
+
+def test_noise_does_not_reach_the_unit_before() -> None:
+    """Two units: the open one and the one it is anchored to share the noisy address, which cancels."""
+    ids = random_ids(1, 14, end_rate=0.0)
+    ids[0, 5] = TERMINATOR
+    changed = {}
+    for anchor in (True, False):
+        options = {"noise": 0.7, "anchor": anchor}
+        model = lively_model("content", options=options, layers=1, max_unit_length=20).train()
+        torch.manual_seed(1)
+        one = model(ids)
+        torch.manual_seed(2)
+        changed[anchor] = (model(ids) - one)[:, 6:].abs().max().item()
+    assert changed[True] < 1e-12
+    assert changed[False] > 1e-3
+
+
+def test_gradients_reach_the_address_through_what_is_carried() -> None:
+    model, ids = lively_model("content", options={"anchor": True}, layers=2), random_ids(2, 20)
+    parameter = model.scheme.address.project.bias
+    (exact,) = torch.autograd.grad(model(ids).square().sum(), parameter)
+    step = 1e-6
+    for index in range(0, len(parameter), 5):
+        with torch.no_grad():
+            parameter[index] += step
+            above = model(ids).square().sum()
+            parameter[index] -= 2 * step
+            below = model(ids).square().sum()
+            parameter[index] += step
+        assert exact[index].item() == pytest.approx(float((above - below) / (2 * step)), rel=1e-5, abs=1e-5)
+
+
+def test_units_elsewhere_do_not_change_a_pair() -> None:
+    """One layer: a unit inserted before the last two leaves how those two see each other as it was."""
+    model = lively_model("content", options={"anchor": True}, layers=1, max_unit_length=20)
+    pair, inserted = torch.tensor([[3, 5, 0, 4, 7]]), torch.tensor([[9, 2, 0]])
+    seen = {}
+    for name, ids in (("alone", pair), ("after another", torch.cat((inserted, pair), dim=1))):
+        cache = model.new_cache(1)
+        model(ids, cache=cache)
+        keys = cache.keys[0][0, :, -5:].transpose(0, 1)
+        angles = cache.angles["address"][0, cache.length - 5]
+        back = rotation_of(-angles[None, None])
+        seen[name] = rotate(keys[None], Rotation(back.cos, back.sin))[0]
+    torch.testing.assert_close(seen["alone"], seen["after another"], rtol=0, atol=1e-12)
+
+
+def test_memory_units_have_no_order_to_be_anchored_in() -> None:
+    model, ids = lively_model("content", options={"anchor": True}), random_ids(1, 9)
+    with pytest.raises(cr.InputError, match="anchor gives units an order, memory units have none; leave out memory="):
+        model(ids, memory=torch.ones_like(ids, dtype=torch.bool))
+    with pytest.raises(cr.InputError, match="leave out reader"):
+        lively_model("content", options={"anchor": True}, reader=(3,))
