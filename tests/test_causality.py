@@ -193,8 +193,8 @@ def test_no_gradient_reaches_an_earlier_logit_from_a_later_embedding(scheme: str
 class LeakyFrame(AddressedFrame):
     """The paper's formula taken at its word: every query carries the address of its own unit, open or not."""
 
-    def _address(self, by_slot: Tensor, carried: Tensor | None) -> None:
-        super()._address(by_slot, carried)
+    def _address(self, by_slot: Tensor) -> None:
+        super()._address(by_slot)
         assert self.addressed_rotation is not None
         self.query_rotation = self.addressed_rotation
         self.rule = replace(self.rule, closes=torch.ones_like(self.rule.closes), memo={})

@@ -467,8 +467,8 @@ def small_config(scheme: str, **options: Any) -> cr.ModelConfig:
 
 
 OPTIONS = {
-    "content": "anchor, competition, learn_competition, noise",
-    "random": "anchor, competition, learn_competition",
+    "content": "anchors, competition, learn_competition, noise",
+    "random": "anchors, competition, learn_competition",
     "local": "competition, learn_competition",
     "rope": "none",
     "alibi": "slopes",

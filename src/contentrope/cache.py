@@ -48,8 +48,8 @@ class StreamState:
     open_total: Float[Tensor, "batch dim"] | None = None
     """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
-    anchor: Float[Tensor, "batch kv_heads pairs"] | None = None
-    """The address of the last completed unit, for schemes whose open unit carries it. None: to be looked up."""
+    recent: Float[Tensor, "batch units kv_heads pairs"] | None = None
+    """Addresses of the last completed units, the newest last, if open units carry them. None: to be looked up."""
 
     def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
         return StreamState(
@@ -57,7 +57,7 @@ class StreamState:
             seed=self.seed[index],
             segmenter=self.segmenter.reorder(index) if self.segmenter else None,
             open_total=self.open_total[index] if self.open_total is not None else None,
-            anchor=self.anchor[index] if self.anchor is not None else None,
+            recent=self.recent[index] if self.recent is not None else None,
         )
 
 
@@ -144,10 +144,10 @@ class Cache:
             window.copy_(torch.where(where[..., None, None], new, window))
         self.fact("addressed", begin, end).masked_fill_(where, 1)
 
-    def address_of(self, unit: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch kv_heads pairs"] | None:
-        """The remembered address of each row's unit of this number; zero where there is none, None if nowhere."""
+    def address_of(self, unit: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch kv_heads pairs"]:
+        """The remembered address of each row's completed unit of this number; zero where there is none."""
         if "address" not in self.angles or not self.length:
-            return None
+            return torch.zeros(len(unit), self.shape.kv_heads, self.shape.pairs, device=unit.device)
         of_unit = (self.fact("unit") == unit) & self.fact("addressed").bool()
         column = of_unit.long().argmax(1)
         found = self.angles["address"][torch.arange(len(column), device=column.device), column]
@@ -205,7 +205,7 @@ class Cache:
         self.derived = {}
         self.length = length
         tokens = self.fact("valid").sum(1)
-        self.state = replace(self.state, tokens=tokens, segmenter=None, open_total=None, anchor=None)
+        self.state = replace(self.state, tokens=tokens, segmenter=None, open_total=None, recent=None)
         self.interrupted = False
 
     def _reopen(self, length: int) -> None:

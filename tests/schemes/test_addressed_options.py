@@ -21,9 +21,9 @@ def angles_seen(model: cr.Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPa
     seen: list[Tensor] = []
     address = AddressedFrame._address
 
-    def spy(frame: AddressedFrame, by_slot: Tensor, carried: Tensor | None) -> None:
+    def spy(frame: AddressedFrame, by_slot: Tensor) -> None:
         seen.append(by_slot)
-        address(frame, by_slot, carried)
+        address(frame, by_slot)
 
     monkeypatch.setattr(AddressedFrame, "_address", spy)
     model(ids)

@@ -1,4 +1,4 @@
-"""Anchored addresses: while a unit is open it carries the address of the unit before it.
+"""Anchors: while a unit is open it carries, head by head, addresses of units before it.
 
 Causality, streaming, caches and compilation are tested with those of all schemes.
 """
@@ -17,7 +17,7 @@ from tests.support import TERMINATOR, lively_model, random_ids
 from tests.support.decoder import dense_logits
 
 
-def by_hand(model: cr.Transformer, ids: Tensor, *, anchored: bool) -> Tensor:
+def by_hand(model: cr.Transformer, ids: Tensor, anchors: tuple[int, ...]) -> Tensor:
     """Logits of one row, pair by pair from the definition."""
     units = cr.segment(ids, cr.Terminators({TERMINATOR}), max_length=model.config.max_unit_length)
     unit, closes = units.unit[0].tolist(), units.closes[0].tolist()
@@ -28,13 +28,18 @@ def by_hand(model: cr.Transformer, ids: Tensor, *, anchored: bool) -> Tensor:
     for e in set(unit):
         tokens = turned[[t for t, u in enumerate(unit) if u == e]]
         address[e] = scheme.address(tokens.sum(0)[None, None], torch.tensor([[float(len(tokens))]]))[0, 0]
-    address[-1] = torch.zeros_like(address[0])
+    none = torch.zeros_like(address[0])
+
+    def carried(e: int) -> Tensor:
+        """What unit e carries while it is open, (heads, pairs)."""
+        by_head = [address.get(e - d, none)[head] if d else none[head] for head, d in enumerate(anchors)]
+        return torch.stack(by_head)
 
     def scores(layer: int, hidden: Tensor, query: Tensor, key: Tensor) -> Tensor:
         turned_query, turned_key = (rotate(x.transpose(1, 2), local)[0] for x in (query, key))
         out = torch.full((model.config.heads, len(unit), len(unit)), -math.inf, dtype=torch.float64)
         for t, e in enumerate(unit):
-            of_query = address[e] if closes[t] else address[e - 1] if anchored else address[-1]
+            of_query = address[e] if closes[t] else carried(e)
             for s in range(t + 1):
                 of_key = of_query if unit[s] == e else address[unit[s]]
                 relative = rotation_of((of_key - of_query)[None, None])
@@ -46,17 +51,18 @@ def by_hand(model: cr.Transformer, ids: Tensor, *, anchored: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("backend", ["reference", "tiled"])
-def test_the_model_is_the_definition(backend: str) -> None:
-    model, ids = lively_model("content", options={"anchor": True}, backend=backend, layers=2), random_ids(1, 23)
+@pytest.mark.parametrize("anchors", [(1, 1), (0, 1), (2, 0), (1, 3)], ids=str)
+def test_the_model_is_the_definition(anchors: tuple[int, ...], backend: str) -> None:
+    model, ids = lively_model("content", options={"anchors": anchors}, backend=backend, layers=2), random_ids(1, 23)
     with torch.no_grad():
-        torch.testing.assert_close(model(ids), by_hand(model, ids, anchored=True), rtol=0, atol=1e-10)
-        assert not torch.allclose(model(ids), by_hand(model, ids, anchored=False), atol=1e-3)
+        torch.testing.assert_close(model(ids), by_hand(model, ids, anchors), rtol=0, atol=1e-10)
+        assert not torch.allclose(model(ids), by_hand(model, ids, (0, 0)), atol=1e-3)
 
 
-def test_without_it_the_definition_is_the_papers() -> None:
+def test_without_anchors_the_definition_is_the_papers() -> None:
     model, ids = lively_model("content", layers=2), random_ids(1, 23)
     with torch.no_grad():
-        torch.testing.assert_close(model(ids), by_hand(model, ids, anchored=False), rtol=0, atol=1e-10)
+        torch.testing.assert_close(model(ids), by_hand(model, ids, (0, 0)), rtol=0, atol=1e-10)
 
 
 def test_noise_does_not_reach_the_unit_before() -> None:
@@ -64,19 +70,19 @@ def test_noise_does_not_reach_the_unit_before() -> None:
     ids = random_ids(1, 14, end_rate=0.0)
     ids[0, 5] = TERMINATOR
     changed = {}
-    for anchor in (True, False):
-        options = {"noise": 0.7, "anchor": anchor}
+    for anchors in ((1, 1), (1, 2)):
+        options = {"noise": 0.7, "anchors": anchors}
         model = lively_model("content", options=options, layers=1, max_unit_length=20).train()
         torch.manual_seed(1)
         one = model(ids)
         torch.manual_seed(2)
-        changed[anchor] = (model(ids) - one)[:, 6:].abs().max().item()
-    assert changed[True] < 1e-12
-    assert changed[False] > 1e-3
+        changed[anchors] = (model(ids) - one)[:, 6:].abs().max().item()
+    assert changed[1, 1] < 1e-12
+    assert changed[1, 2] > 1e-3
 
 
 def test_gradients_reach_the_address_through_what_is_carried() -> None:
-    model, ids = lively_model("content", options={"anchor": True}, layers=2), random_ids(2, 20)
+    model, ids = lively_model("content", options={"anchors": (1, 2)}, layers=2), random_ids(2, 20)
     parameter = model.scheme.address.project.bias
     (exact,) = torch.autograd.grad(model(ids).square().sum(), parameter)
     step = 1e-6
@@ -92,7 +98,7 @@ def test_gradients_reach_the_address_through_what_is_carried() -> None:
 
 def test_units_elsewhere_do_not_change_a_pair() -> None:
     """One layer: a unit inserted before the last two leaves how those two see each other as it was."""
-    model = lively_model("content", options={"anchor": True}, layers=1, max_unit_length=20)
+    model = lively_model("content", options={"anchors": (1, 1)}, layers=1, max_unit_length=20)
     pair, inserted = torch.tensor([[3, 5, 0, 4, 7]]), torch.tensor([[9, 2, 0]])
     seen = {}
     for name, ids in (("alone", pair), ("after another", torch.cat((inserted, pair), dim=1))):
@@ -105,9 +111,15 @@ def test_units_elsewhere_do_not_change_a_pair() -> None:
     torch.testing.assert_close(seen["alone"], seen["after another"], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("anchors", [(1,), (1, 2, 3), (-1, 1), (1, 1.5), (0, 0)], ids=str)
+def test_senseless_anchors_are_refused(anchors: tuple[int, ...]) -> None:
+    with pytest.raises(cr.InputError, match="must be 2 whole numbers, one per key/value head"):
+        lively_model("content", options={"anchors": anchors})
+
+
 def test_memory_units_have_no_order_to_be_anchored_in() -> None:
-    model, ids = lively_model("content", options={"anchor": True}), random_ids(1, 9)
-    with pytest.raises(cr.InputError, match="anchor gives units an order, memory units have none; leave out memory="):
+    model, ids = lively_model("content", options={"anchors": (0, 1)}), random_ids(1, 9)
+    with pytest.raises(cr.InputError, match="anchors give units an order, memory units have none; leave out memory="):
         model(ids, memory=torch.ones_like(ids, dtype=torch.bool))
     with pytest.raises(cr.InputError, match="leave out reader"):
-        lively_model("content", options={"anchor": True}, reader=(3,))
+        lively_model("content", options={"anchors": (0, 1)}, reader=(3,))

@@ -10,11 +10,10 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope import schemes
-from contentrope.experiments.variants import parse_variant
 
 VOCABULARY = 11
 TERMINATOR = 0
-ANCHORED = "content:anchor=true"
+ANCHORED = "content, anchored"
 VARIANTS = (*schemes.names(), ANCHORED)
 """Every scheme, and options that change what is cached."""
 
@@ -27,8 +26,6 @@ def lively_model(
     ``scheme`` may be one of :data:`VARIANTS`.
     """
     torch.manual_seed(seed)
-    variant = parse_variant(scheme)
-    settings["options"] = {**variant.options, **settings.get("options", {})}
     defaults: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "dim": 24,
@@ -37,7 +34,12 @@ def lively_model(
         "terminators": (TERMINATOR,),
         "max_unit_length": 7,
     }
-    model = cr.Transformer(cr.ModelConfig(scheme=variant.scheme, **{**defaults, **settings}), backend=backend).double()
+    settings = {**defaults, **settings}
+    if scheme == ANCHORED:
+        key_heads = settings.get("kv_heads") or settings["heads"]
+        anchors = tuple((1, 2, 0)[head % 3] for head in range(key_heads))
+        scheme, settings["options"] = "content", {"anchors": anchors, **settings.get("options", {})}
+    model = cr.Transformer(cr.ModelConfig(scheme=scheme, **settings), backend=backend).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2 and "competition" not in name:

@@ -48,6 +48,14 @@ class Reading(NamedTuple):
         return chunk.cache is None or chunk.ids.shape[1] > 1 or bool(self.units.closes.any())
 
 
+class Carried(NamedTuple):
+    """What open units carry in place of an address of their own, and what the next call must know for that."""
+
+    by_slot: Float[Tensor, "batch slots kv_heads pairs"]
+    recent: Float[Tensor, "batch units kv_heads pairs"]
+    """Addresses of the last units completed by the end of the call, the newest last."""
+
+
 class Window(NamedTuple):
     """Cached columns from ``begin`` whose unit is completed by this call, their address, and the turn towards it."""
 
@@ -60,7 +68,7 @@ class Window(NamedTuple):
 
 class AddressedFrame:
     """``angles`` is the address of every slot; None: the identity, or no address is needed. ``carried``, if given, is
-    what every slot's unit carries while it is open: the address of the unit before it."""
+    what every slot's unit carries while it is open: addresses of units before it."""
 
     def __init__(
         self,
@@ -68,15 +76,15 @@ class AddressedFrame:
         reading: Reading,
         *,
         angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
-        carried: Float[Tensor, "batch slots kv_heads pairs"] | None = None,
         competition: Callable[[int], float | Tensor],
         open_total: Float[Tensor, "batch dim"] | None = None,
+        carried: Carried | None = None,
     ) -> None:
         self.chunk = chunk
         self.reading = reading
         self.competition = competition
         self.open_total = open_total
-        self.anchor = None if carried is None else _anchor_after(reading, angles, carried)
+        self.carried = carried
         self.layout = chunk.config.rotary.pairs
         self.scale = 1 / math.sqrt(chunk.config.head_dim)
         chunk.note(reading.units)
@@ -87,27 +95,25 @@ class AddressedFrame:
         self.addressed_rotation: Rotation | None = None
         self.window: Window | None = None
         if carried is not None:
-            self.query_rotation = self.key_rotation = reading.local.then(rotation_of(reading.by_token(carried)))
+            open_rotation = rotation_of(reading.by_token(carried.by_slot))
+            self.query_rotation = self.key_rotation = reading.local.then(open_rotation)
         if angles is not None:
-            self._address(angles, carried)
+            self._address(angles)
 
-    def _address(
-        self,
-        by_slot: Float[Tensor, "batch slots kv_heads pairs"],
-        carried: Float[Tensor, "batch slots kv_heads pairs"] | None,
-    ) -> None:
-        reading, cache = self.reading, self.chunk.cache
-        address = rotation_of(reading.by_token(by_slot))
-        if carried is None:
-            self.query_rotation = reading.local.then(address.only_where(reading.units.closes))
+    def _address(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"]) -> None:
+        reading, cache, closes = self.reading, self.chunk.cache, self.reading.units.closes
+        by_token = reading.by_token(by_slot)
+        address = rotation_of(by_token)
+        if self.carried is None:
+            of_query = address.only_where(closes)
         else:
-            closes = reading.units.closes[..., None, None]
-            of_query = torch.where(closes, reading.by_token(by_slot), reading.by_token(carried))
-            self.query_rotation = reading.local.then(rotation_of(of_query))
+            of_open_unit = reading.by_token(self.carried.by_slot)
+            of_query = rotation_of(torch.where(closes[..., None, None], by_token, of_open_unit))
+        self.query_rotation = reading.local.then(of_query)
         if cache is None:
             self.addressed_rotation = reading.local.then(address)
         else:
-            self.window = _window(cache, reading, by_slot, carried)
+            self.window = _window(cache, reading, by_slot, self.carried)
 
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded
@@ -142,12 +148,12 @@ class AddressedFrame:
             tokens=chunk.tokens_after(),
             segmenter=reading.after,
             open_total=self.open_total,
-            anchor=self.anchor,
+            recent=None if self.carried is None else self.carried.recent,
         )
         if self.window is not None:
             window = self.window
             # Two that are one without anchors.
-            address = {} if self.anchor is None else {"address": window.address}
+            address = {} if self.carried is None else {"address": window.address}
             chunk.cache.remember_angles(window.begin, window.completed, turned=window.turned, **address)
         padded, has_memory = chunk.valid is not None, reading.units.has_memory
         chunk.cache.commit(chunk.ids.shape[1], state, padded=padded, has_memory=has_memory)
@@ -217,7 +223,7 @@ def _rule(chunk: Chunk, units: Units) -> PairRule:
     )
 
 
-def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Tensor | None) -> Window:
+def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Carried | None) -> Window:
     """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
     before = reading.before
     is_open = before.next_local > 0
@@ -231,15 +237,5 @@ def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Tensor | N
         return torch.cat((angles[:, :1].expand(-1, len(columns), -1, -1), reading.by_token(angles)), dim=1)
 
     address = of_columns(by_slot)
-    turned = address if carried is None else address - of_columns(carried)
+    turned = address if carried is None else address - of_columns(carried.by_slot)
     return Window(begin, completed, address, turned, rotation_of(turned).only_where(completed))
-
-
-def _anchor_after(reading: Reading, angles: Tensor | None, carried: Tensor) -> Float[Tensor, "batch kv_heads pairs"]:
-    """The address of the last unit completed by the end of the call."""
-    if angles is None:
-        return carried[:, 0]
-    finished = reading.after.next_unit - reading.before.next_unit
-    all_so_far = torch.cat((carried[:, :1], angles), dim=1)
-    index = finished[..., None, None].expand(-1, 1, *angles.shape[2:])
-    return all_so_far.gather(1, index)[:, 0]

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from contentrope.config import ModelConfig
-from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.frames.addressed import Reading
 from contentrope.rotary import PositionRotations, Rotation
+from contentrope.schemes.anchors import Anchors
 from contentrope.schemes.base import frequencies, read_units, segmenter_of
 
 
@@ -26,16 +26,17 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class AddressOptions(Options):
-    anchor: bool = False
-    """The open unit carries the address of the unit before it, so that of all earlier units that one stands out."""
+    anchors: tuple[int, ...] = ()
+    """For each key/value head, how many units back the one lies whose address an open unit carries there; 0: none.
+
+    Heads anchored to the last unit see it unturned, so that of all earlier units that one stands out."""
 
 
 class UnitReader(nn.Module):
     def __init__(self, config: ModelConfig, options: Options) -> None:
         super().__init__()
-        self.anchored = isinstance(options, AddressOptions) and options.anchor
-        if self.anchored and config.reader:
-            raise InputError(f"anchor gives units an order, memory units have none; leave out reader={config.reader}")
+        back = options.anchors if isinstance(options, AddressOptions) else ()
+        self.anchors = Anchors(config, back) if back else None
         self.competition = Competition(config, options)
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))
@@ -58,26 +59,10 @@ class UnitReader(nn.Module):
             chunk,
             reading,
             angles=angles,
-            carried=self._carried(chunk, reading, angles) if self.anchored else None,
             competition=self.competition.of,
             open_total=open_total,
+            carried=self.anchors.carried(chunk, reading, angles) if self.anchors else None,
         )
-
-    def _carried(
-        self, chunk: Chunk, reading: Reading, angles: Float[Tensor, "batch slots kv_heads pairs"] | None
-    ) -> Float[Tensor, "batch slots kv_heads pairs"]:
-        """What each slot's unit carries while it is open: the address of the slot before."""
-        if reading.units.has_memory:
-            raise InputError("anchor gives units an order, memory units have none; leave out memory=")
-        anchor = chunk.state.anchor
-        if anchor is None and chunk.cache is not None:
-            anchor = chunk.cache.address_of(reading.before.next_unit - 1)
-        if anchor is None:
-            shape = (chunk.config.key_heads, chunk.config.pair_count)
-            anchor = torch.zeros(len(chunk.ids), *shape, dtype=chunk.wide, device=chunk.ids.device)
-        if angles is None:
-            return anchor[:, None]
-        return torch.cat((anchor[:, None].to(angles.dtype), angles[:, :-1]), dim=1)
 
 
 class Competition(nn.Module):
