@@ -1,4 +1,4 @@
-"""Writes the tables of README.md from the result files.
+"""Writes the tables and the picture of README.md from the result files.
 
 python -m benchmarks.readme [--check]
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from contentrope.reports import draw_picture, read_results
 from contentrope.reports.tables import length_table
 from contentrope.reports.tables import markdown_table as table
 
@@ -42,35 +43,24 @@ def gpu_table(data: dict[str, Any]) -> str:
     return table(["tokens", "forward", "forward + backward"], rows)
 
 
-def growth_table(data: dict[str, Any]) -> str:
-    lengths = list(next(iter(data["schemes"].values()))["perplexity"])
-    rows = [
-        [name, *(f"{run['perplexity'][length]:.2f}" for length in lengths)] for name, run in data["schemes"].items()
-    ]
-    return table(["characters read", *lengths], rows)
+def length_section(results: dict[str, Any]) -> str:
+    return length_table(results).markdown()
 
 
 Section = tuple[str, Callable[[dict[str, Any]], str]]
 SECTIONS: dict[str, Section] = {
     "cpu": ("benchmark-cpu.json", cpu_table),
     "gpu": ("benchmark-flex-gpu.json", gpu_table),
-    "growth": ("growth-quick.json", growth_table),
+    "quick": ("shakespeare-quick.json", length_section),
+    "paper": ("shakespeare-paper.json", length_section),
 }
-GROWTH_RESULTS = {"paper": "shakespeare-paper.json", "beyond": "shakespeare-beyond.json"}
-
-
-def growth_tables(text: str) -> dict[str, Section]:
-    """The context-growth sections that a text has markers for."""
-
-    def make(results: dict[str, Any]) -> str:
-        return length_table(results).markdown()
-
-    return {name: (file, make) for name, file in GROWTH_RESULTS.items() if f"<!-- {name} -->" in text}
+PICTURES = ("shakespeare-paper",)
+"""Result files whose length curve stands beside them as a picture."""
 
 
 def with_tables(text: str) -> str:
     """The README with every marked section replaced by what the result files say now."""
-    for name, (file, make) in (SECTIONS | growth_tables(text)).items():
+    for name, (file, make) in SECTIONS.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         before, rest = text.split(begin)
         _, after = rest.split(end)
@@ -83,9 +73,11 @@ def main() -> None:
     readme = ROOT / "README.md"
     current = readme.read_text()
     fresh = with_tables(current)
-    if "--check" in sys.argv and fresh != current:
-        sys.exit("README.md does not show the newest results; run python -m benchmarks.readme")
+    if "--check" in sys.argv:
+        sys.exit(None if fresh == current else "README.md does not show the newest results; run this without --check")
     readme.write_text(fresh)
+    for name in PICTURES:
+        draw_picture(read_results(ROOT / "results" / f"{name}.json"), ROOT / "results" / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -48,8 +48,9 @@ class StreamState:
     open_total: Float[Tensor, "batch dim"] | None = None
     """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
-    recent: Float[Tensor, "batch units kv_heads pairs"] | None = None
-    """Addresses of the last completed units, the newest last, if open units carry them. None: to be looked up."""
+    recent: tuple[Float[Tensor, "batch units kv_heads pairs"], Float[Tensor, "batch units"]] | None = None
+    """Addresses and lengths of the last completed units, the newest last, if open units go on from them. None: to be
+    looked up."""
 
     def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
         return StreamState(
@@ -57,7 +58,7 @@ class StreamState:
             seed=self.seed[index],
             segmenter=self.segmenter.reorder(index) if self.segmenter else None,
             open_total=self.open_total[index] if self.open_total is not None else None,
-            recent=self.recent[index] if self.recent is not None else None,
+            recent=(self.recent[0][index], self.recent[1][index]) if self.recent is not None else None,
         )
 
 
@@ -152,6 +153,11 @@ class Cache:
         column = of_unit.long().argmax(1)
         found = self.angles["address"][torch.arange(len(column), device=column.device), column]
         return torch.where(of_unit.any(1)[:, None, None], found, 0.0)
+
+    def tokens_of(self, unit: Int[Tensor, "batch 1"]) -> Int[Tensor, "batch 1"]:
+        """How many tokens each row's unit of this number has."""
+        of_unit = (self.fact("unit") == unit) & self.fact("valid").bool()
+        return of_unit.sum(1, keepdim=True)
 
     def note(self, ids: Tensor, valid: Tensor | None, units: Units | None) -> None:
         """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""

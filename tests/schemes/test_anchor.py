@@ -1,4 +1,4 @@
-"""Anchors: while a unit is open it carries, head by head, addresses of units before it.
+"""Anchors: while a unit is open it goes on, head by head, from units before it.
 
 Causality, streaming, caches and compilation are tested with those of all schemes.
 """
@@ -32,7 +32,11 @@ def by_hand(model: cr.Transformer, ids: Tensor, anchors: tuple[int, ...]) -> Ten
 
     def carried(e: int) -> Tensor:
         """What unit e carries while it is open, (heads, pairs)."""
-        by_head = [address.get(e - d, none)[head] if d else none[head] for head, d in enumerate(anchors)]
+        frequency = scheme.reader.rotations.inverse_frequency[0]
+        by_head = []
+        for head, d in enumerate(anchors):
+            since = unit.index(e) - unit.index(e - d) if d <= e else 0
+            by_head.append(address[e - d][head] + since * frequency if 0 < d <= e else none[head])
         return torch.stack(by_head)
 
     def scores(layer: int, hidden: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -96,19 +100,18 @@ def test_gradients_reach_the_address_through_what_is_carried() -> None:
         assert exact[index].item() == pytest.approx(float((above - below) / (2 * step)), rel=1e-5, abs=1e-5)
 
 
-def test_units_elsewhere_do_not_change_a_pair() -> None:
-    """One layer: a unit inserted before the last two leaves how those two see each other as it was."""
-    model = lively_model("content", options={"anchors": (1, 1)}, layers=1, max_unit_length=20)
-    pair, inserted = torch.tensor([[3, 5, 0, 4, 7]]), torch.tensor([[9, 2, 0]])
-    seen = {}
-    for name, ids in (("alone", pair), ("after another", torch.cat((inserted, pair), dim=1))):
-        cache = model.new_cache(1)
-        model(ids, cache=cache)
-        keys = cache.keys[0][0, :, -5:].transpose(0, 1)
-        angles = cache.angles["address"][0, cache.length - 5]
-        back = rotation_of(-angles[None, None])
-        seen[name] = rotate(keys[None], Rotation(back.cos, back.sin))[0]
-    torch.testing.assert_close(seen["alone"], seen["after another"], rtol=0, atol=1e-12)
+def test_two_units_are_ordinary_rope_to_a_head_anchored_one_back() -> None:
+    """All heads anchored to the unit before: a text of two units reads as one of rope, whatever the addresses are."""
+    ids = random_ids(1, 16, end_rate=0.0)
+    ids[0, 6] = TERMINATOR
+    anchored = lively_model("content", options={"anchors": (1, 1)}, max_unit_length=20)
+    rope = lively_model("rope")
+    rope.load_state_dict({k: v for k, v in anchored.state_dict().items() if not k.startswith("scheme")}, strict=False)
+    with torch.no_grad():
+        torch.testing.assert_close(anchored(ids), rope(ids), rtol=0, atol=1e-12)
+        three = random_ids(1, 16, end_rate=0.0)
+        three[0, [4, 9]] = TERMINATOR
+        assert not torch.allclose(anchored(three), rope(three), atol=1e-3), "the control: a third unit has an address"
 
 
 @pytest.mark.parametrize("anchors", [(1,), (1, 2, 3), (-1, 1), (1, 1.5), (0, 0)], ids=str)

@@ -52,8 +52,9 @@ class Carried(NamedTuple):
     """What open units carry in place of an address of their own, and what the next call must know for that."""
 
     by_slot: Float[Tensor, "batch slots kv_heads pairs"]
-    recent: Float[Tensor, "batch units kv_heads pairs"]
-    """Addresses of the last units completed by the end of the call, the newest last."""
+    """Angles added to the local ones."""
+    recent: tuple[Float[Tensor, "batch units kv_heads pairs"], Float[Tensor, "batch units"]]
+    """Addresses and lengths of the last units completed by the end of the call, the newest last."""
 
 
 class Window(NamedTuple):
@@ -68,7 +69,7 @@ class Window(NamedTuple):
 
 class AddressedFrame:
     """``angles`` is the address of every slot; None: the identity, or no address is needed. ``carried``, if given, is
-    what every slot's unit carries while it is open: addresses of units before it."""
+    what every slot's unit carries while it is open: the places of units before it."""
 
     def __init__(
         self,

@@ -27,19 +27,17 @@ class Options:
 @dataclass(frozen=True, kw_only=True)
 class AddressOptions(Options):
     anchors: tuple[int, ...] = ()
-    """For each key/value head, how many units back the one lies whose address an open unit carries there; 0: none.
-
-    Heads anchored to the last unit see it unturned, so that of all earlier units that one stands out."""
+    """For each key/value head, how many units back the one lies that an open unit goes on from there; 0: none."""
 
 
 class UnitReader(nn.Module):
     def __init__(self, config: ModelConfig, options: Options) -> None:
         super().__init__()
-        back = options.anchors if isinstance(options, AddressOptions) else ()
-        self.anchors = Anchors(config, back) if back else None
         self.competition = Competition(config, options)
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))
+        back = options.anchors if isinstance(options, AddressOptions) else ()
+        self.anchors = Anchors(config, back, self.rotations) if back else None
 
     def read(self, chunk: Chunk) -> Reading:
         units, before, after = read_units(self.segmenter, chunk)
