@@ -125,6 +125,13 @@ def test_a_device_the_backend_cannot_use_is_refused(monkeypatch: pytest.MonkeyPa
         cr.addressed_attention(**attention_input(), backend="flex")
 
 
+@pytest.mark.parametrize("backend", ["reference", "tiled", "flex"])
+def test_plain_attention_takes_no_backend(backend: str) -> None:
+    config = cr.ModelConfig(vocab_size=9, dim=8, layers=1, heads=2, scheme="rope")
+    with pytest.raises(cr.InputError, match="scheme 'rope' reads by plain attention; backend= is for content, random"):
+        cr.Transformer(config, backend=backend)
+
+
 @pytest.mark.parametrize(
     ("dtype", "offset", "dropout", "message"),
     [

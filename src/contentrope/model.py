@@ -45,6 +45,9 @@ class Transformer(nn.Module):
         super().__init__()
         if backend != "auto" and backend not in BACKENDS:
             raise InputError(f"unknown backend {backend!r}; choose auto, {', '.join(BACKENDS)}")
+        if backend != "auto" and config.scheme not in schemes.KNOW_MEMORY:
+            addressed = ", ".join(schemes.KNOW_MEMORY)
+            raise InputError(f"scheme {config.scheme!r} reads by plain attention; backend= is for {addressed}")
         self.config = config
         self.backend = backend
         self.embedding = nn.Embedding(config.vocab_size, config.dim)

@@ -39,6 +39,8 @@ def lively_model(
         key_heads = settings.get("kv_heads") or settings["heads"]
         anchors = tuple((1, 2, 0)[head % 3] for head in range(key_heads))
         scheme, settings["options"] = "content", {"anchors": anchors, **settings.get("options", {})}
+    if scheme not in schemes.KNOW_MEMORY:
+        backend = "auto"  # the others refuse to be asked
     model = cr.Transformer(cr.ModelConfig(scheme=scheme, **settings), backend=backend).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

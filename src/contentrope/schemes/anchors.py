@@ -62,16 +62,14 @@ class Anchors:
         back, by_head = self.back[head], self.rotations.inverse_frequency
         if not back:
             return torch.zeros_like(address[:, :slots, head])
-
         frequency = by_head[head if len(by_head) > 1 else 0]
 
         def units_before(x: Tensor, d: int) -> Tensor:
             return x[:, self.reach - d : self.reach - d + slots]
 
         tokens = sum(units_before(length, d) for d in range(1, back + 1))
-        moved_on = units_before(address, back)[:, :, head] + torch.as_tensor(tokens)[..., None] * frequency.to(
-            address.dtype
-        )
+        moved = torch.as_tensor(tokens)[..., None] * frequency.to(address.dtype)
+        moved_on = units_before(address, back)[:, :, head] + moved
         has_anchor = reading.before.next_unit + torch.arange(slots, device=length.device) >= back
         return torch.where(has_anchor[..., None], moved_on, 0.0)
 
