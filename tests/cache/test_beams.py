@@ -1,0 +1,48 @@
+"""Reordered rows of the cache, as beams need them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from contentrope.schemes import KNOW_MEMORY
+from tests.cache.helpers import SEQ, close, every_scheme, new_cache, read
+from tests.support import lively_model, random_ids
+
+
+@every_scheme
+@pytest.mark.parametrize("order", [[1, 0, 2], [2, 2, 0], [0], [1, 1, 1, 0, 2]], ids=str)
+@pytest.mark.parametrize("cut", [4, 13])
+def test_reordered_rows_go_on_as_if_they_had_always_been_there(scheme: str, order: list[int], cut: int) -> None:
+    model, index = lively_model(scheme), torch.tensor(order)
+    prefix, rest = random_ids(3, cut), random_ids(len(order), SEQ - cut, seed=1)
+    cache = new_cache(model, 3)
+    read(model, cache, prefix, (3, 1))
+    cache.reorder(index)
+    found = read(model, cache, torch.cat((prefix[index], rest), dim=1), (1, 2))
+    fresh = new_cache(model, 3)
+    # Beams that come from one row keep its random draws.
+    seeds = fresh.state.seed[index]
+    fresh = new_cache(model, len(order))
+    fresh.state = replace(fresh.state, seed=seeds)
+    expected = read(model, fresh, torch.cat((prefix[index], rest), dim=1), (SEQ,))
+    close(found, expected[:, cut:])
+
+
+@every_scheme
+def test_beams_keep_their_padding_and_marks(scheme: str) -> None:
+    model, index = lively_model(scheme), torch.tensor([2, 0, 2])
+    ids = random_ids(3, SEQ)
+    masks = {"valid": torch.arange(SEQ) >= 2 * torch.arange(3)[:, None]}
+    if scheme in KNOW_MEMORY:
+        masks["memory"] = ids % 2 == 0
+    cache = new_cache(model, 3)
+    read(model, cache, ids[:, :8], (5, 1), masks)
+    cache.reorder(index)
+    after = {name: mask[index] for name, mask in masks.items()}
+    found = read(model, cache, ids[index], (1, 3), after)
+    fresh = new_cache(model, 3)
+    fresh.state = replace(fresh.state, seed=fresh.state.seed[index])
+    close(found, read(model, fresh, ids[index], (SEQ,), after)[:, 8:])

@@ -1,0 +1,34 @@
+"""The benchmark commands run and write what they say."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import training
+from contentrope.results import read_json
+
+
+def test_the_training_benchmark_prints_and_writes_steps_per_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "benchmark.json"
+    sizes = ["--steps", "3", "--batch-size", "1", "--device", "cpu", "--precision", "float32"]
+    monkeypatch.setattr(sys, "argv", ["training", "--variants", "rope", "content", *sizes, "--out", str(out)])
+    training.main()
+    stored, printed = read_json(out), capsys.readouterr().out
+    assert stored["config"]["steps"] == 3
+    assert stored["environment"]["torch"]
+    assert stored["results"]["rope"]["ratio"] == 1.0
+    for variant in ("rope", "content"):
+        found = stored["results"][variant]
+        assert found["milliseconds_per_step"] == pytest.approx(1e3 / found["steps_per_second"])
+        assert f"{variant}: {found['steps_per_second']:.0f} steps/s" in printed
+
+
+def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["training", "--steps", "0", "--device", "cpu"])
+    with pytest.raises(SystemExit) as stopped:
+        training.main()
+    assert stopped.value.code == 2
+    assert "steps must be an integer of at least 1" in capsys.readouterr().err
