@@ -31,4 +31,32 @@ PAPER = GrowthConfig(
 )
 """Appendix A.1 of the paper to the letter, with both layouts of frequencies it leaves open."""
 
-PRESETS = {"quick": QUICK, "paper": PAPER}
+LEARNED = "competition=1,learn_competition=true"
+BEYOND = GrowthConfig(
+    variants=(
+        f"content:{LEARNED},noise=0.5,anchors=[0,1,2,3]",
+        f"content:{LEARNED},noise=0.5",
+        "random",
+        f"random:{LEARNED}",
+        "local",
+        "rope",
+        "alibi",
+        "nope",
+        "pi:factor=64",
+        "ntk:factor=64",
+        "yarn:factor=64",
+        "randomized:range=65536",
+        "bipe",
+        "cope",
+        "path",
+    ),
+    seeds=3,
+    lengths=(256, 512, 1024, 2048, 4096, 8192, 16384),
+    once=(65536,),
+    distant=4096,
+    model=ModelSize(dropout=0.1),
+    training=TrainConfig(learning_rate=1e-3, warmup=100, precision="bf16"),
+)
+"""The same text and size with our extensions, against every baseline under the same regularisation."""
+
+PRESETS = {"quick": QUICK, "paper": PAPER, "beyond": BEYOND}
