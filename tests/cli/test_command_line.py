@@ -118,6 +118,25 @@ def test_a_reader_that_has_seen_enough_is_no_error(trained: Path) -> None:
         assert running.wait() == 0
 
 
+def test_a_second_ctrl_c_while_python_ends_is_not_a_traceback() -> None:
+    press_at_the_end = (
+        "import atexit, os, signal, sys; import contentrope.cli as cli; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "press = lambda *_: os.kill(os.getpid(), signal.SIGINT); "
+        "cli._run = press; atexit.register(press); sys.argv[1:] = ['info']; sys.exit(cli.main())"
+    )
+    done = in_python("-c", press_at_the_end)
+    assert (done.returncode, done.stderr) == (130, "\nstopped\n")
+
+
+def test_a_terminal_without_a_character_shows_a_question_mark(trained: Path) -> None:
+    words = [sys.executable, "-m", "contentrope", "generate", str(trained), "--tokens", "1", "--prompt", "é☃"]
+    ascii_only = {**environment(), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*words, "--device", "cpu"], capture_output=True, env=ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"??")
+
+
 def in_python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment())
 

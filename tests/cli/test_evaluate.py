@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,9 @@ def test_texts_are_split_as_for_training(text: Path) -> None:
         (["--distant", "400"], "recent 512 must be at least 1 and less than distant 400"),
         (["--distant", "600", "--part", "whole"], "--distant needs --part held-out"),
         (["--characters", "1000000"], "characters must be from 1 to"),
+        (["--text", "stdlib", "--characters", "0"], "characters must be a positive integer, got 0"),
+        (["--out", f"{__file__}/numbers.json"], "is not a folder"),
+        (["--out", str(Path(__file__).parent)], "is a folder; name a file"),
         (["--text", "nowhere.txt"], "there is no file or folder 'nowhere.txt'"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
     ],
@@ -109,6 +113,20 @@ def test_refused_settings_are_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["corpus.json", "vocabulary.json"])
+@pytest.mark.parametrize("content", ["3", "[]", "{}", '{"name": "lines.txt"}', "{"])
+def test_a_damaged_file_beside_the_model_is_one_line(
+    text: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "model" / name).write_text(content)
+    assert evaluate(tmp_path / "run", text, "--lengths", "16") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert name in error
     assert len(error.splitlines()) == 1
 
 

@@ -105,7 +105,9 @@ def test_refused_settings_are_one_line(
 def test_an_out_folder_that_is_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(tiny(tmp_path / "file")) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: nothing can be written to ")
+    assert printed.out == ""  # refused before the first step
 
 
 # --- runs ------------------------------------------------------------------------------------------------------

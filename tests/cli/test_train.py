@@ -120,6 +120,9 @@ def test_a_finished_run_is_neither_repeated_nor_changed(
         (["--text", "nowhere.txt"], "no corpus 'nowhere.txt'"),
         (["--acceleration", "graphs"], "needs a CUDA device"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
+        (["--seed", str(2**64)], "seed must be 0 or more and less than 2**63"),
+        (["--out", __file__], f"{Path(__file__).name} is not a folder"),
+        (["--out", f"{__file__}/deeper/run"], f"{Path(__file__).name} is not a folder"),
     ],
 )
 def test_refused_settings_are_one_line(
@@ -131,6 +134,45 @@ def test_refused_settings_are_one_line(
     assert message in error
     assert len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_text_of_one_line_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one.txt").write_text("to be or not to be " * 100)
+    assert main(words(tmp_path / "one.txt", tmp_path / "run")) == 2
+    assert "has no line break" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_characters_the_training_part_lacks_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("to be or not\n" * 100 + "tö bé\n")
+    assert main(words(tmp_path / "text.txt", tmp_path / "run", "--steps", "1")) == 0
+    assert "2 of 131 held-out characters do not occur in the training part" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "{"])
+def test_a_train_json_of_something_else_is_one_line(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (tmp_path / "train.json").write_text(content)
+    assert main(words(text, tmp_path)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) == 1
+    assert (tmp_path / "train.json").read_text() == content
+
+
+def test_a_run_whose_reader_is_gone_is_saved(text: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "contentrope", *words(text, tmp_path, "--steps", "100000")]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+        assert running.stdout is not None and running.stderr is not None  # noqa: PT018
+        running.stdout.close()
+        error = running.stderr.read().decode()
+        assert running.wait() == 130
+    assert "run the same command again" in error
+    assert "Traceback" not in error
+    assert list((tmp_path / "checkpoint").glob("step-*"))
 
 
 def test_training_that_diverges_is_one_line(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,6 +242,22 @@ def test_a_checkpoint_of_other_windows_is_not_resumed(tmp_path: Path) -> None:
         run(replace(TINY, length=8), tmp_path, Recorder())
 
 
+def test_two_commands_beside_each_other_lose_nothing(tmp_path: Path) -> None:
+    class Beside(Recorder):
+        """Starts the other command when this one has read the results so far."""
+
+        def planned(self, runs: int, kept: int, steps: int) -> None:
+            run(replace(TINY, variants=("rope",)), tmp_path, Recorder())
+
+    run(replace(TINY, variants=("content",)), tmp_path, Beside())
+    stored = read_json(tmp_path / "results.json")
+    assert {name: list(entry["runs"]) for name, entry in stored["variants"].items()} == {
+        "content": ["0"],
+        "rope": ["0"],
+    }
+    assert set(stored["config"]["variants"]) == {"content", "rope"}
+
+
 def test_another_corpus_is_noticed(tmp_path: Path) -> None:
     run(TINY, tmp_path, Recorder())
     stored = read_json(tmp_path / "results.json")
@@ -251,7 +267,17 @@ def test_another_corpus_is_noticed(tmp_path: Path) -> None:
         run(TINY, tmp_path, Recorder())
 
 
-@pytest.mark.parametrize("content", ["[]", '{"experiment": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        '{"experiment": "x"}',
+        '{"experiment": "x", "config": 3, "corpus": 4, "variants": 5}',
+        '{"experiment": "shakespeare", "config": {"seeds": [0], "variants": []}, "corpus": {}, "variants": {}}',
+        '{"experiment": "shakespeare", "config": {"seeds": 1}, "corpus": {}, "variants": {}}',
+        '{"experiment": "shakespeare", "config": {"seeds": 1}, "corpus": {}, "variants": {"rope": 3}}',
+    ],
+)
 def test_a_foreign_file_is_not_overwritten(tmp_path: Path, content: str) -> None:
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(InputError, match="not a result file"):

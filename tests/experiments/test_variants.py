@@ -40,6 +40,8 @@ def test_settings_of_rotary_positions_are_told_from_those_of_the_scheme() -> Non
         ("content:competition", "'competition' in 'content:competition' is not option=value"),
         ("content:competition=", "is not option=value"),
         ("content:=1", "is not option=value"),
+        ("content:competition=1,competition=2", "has the option competition twice"),
+        ("rope:base=1,base=1", "has the option base twice"),
     ],
 )
 def test_refused(name: str, message: str) -> None:

@@ -31,6 +31,13 @@ def test_the_picture_has_the_lengths_as_ticks_and_content_first() -> None:
     assert names == ["content", "rope", "hollow: the paper"]
 
 
+@pytest.mark.parametrize("last", [1e150, 1e305])
+def test_a_curve_may_end_near_the_largest_number(tmp_path: Path, last: float) -> None:
+    results = made_results({"content": CURVES["content"], "rope": (4.4, 9.0, 20.0, 40.0, last)})
+    names = {path.name for path in write_report(results, tmp_path)}
+    assert {"report.md", "curve.svg"} <= names
+
+
 def test_a_close_up_appears_only_where_curves_crowd() -> None:
     crowded = {name: CURVES[name] for name in ("content", "alibi", "rope")}
     assert len(figure_of(made_results(crowded)).axes) == 2

@@ -5,8 +5,10 @@ Nothing here imports tyro or rich before :func:`main` has found them installed.
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -19,7 +21,7 @@ RESUMABLE = ("reproduce", "train")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 2 refused, 130 stopped with Ctrl-C."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    whole_process, arguments = arguments is None, sys.argv[1:] if arguments is None else list(arguments)
     try:
         import rich  # noqa: F401
         import tyro  # noqa: F401
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:
+        if whole_process:  # another Ctrl-C while Python cleans up would be a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         again = shlex.join(["contentrope", *arguments])
         saved = f"; what is done is saved. To continue, run the same command again: {again}"
         print(f"\nstopped{saved if arguments[:1] and arguments[0] in RESUMABLE else ''}", file=sys.stderr)
@@ -38,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     from contentrope.cli.commands import EXPECTED_ERRORS, parse
 
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a terminal without a character shows ? in its place
     try:
         parse(arguments).run()
     except BrokenPipeError:  # the reader of our output has seen enough, as head does

@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor
 from tyro.conf import Positional, arg
 
-from contentrope.cli.options import Device, Text, chosen_device, one, require_seed
+from contentrope.cli.options import Device, Text, chosen_device, one, require_folder, require_seed
 from contentrope.cli.tables import print_table, say
 from contentrope.cli.texts import Encoded, encoded, seen_in_training, split, text_named
 from contentrope.corpora import CharVocabulary, fingerprint
@@ -79,6 +79,10 @@ class Evaluate:
             raise InputError("--distant needs --part held-out: the other part is what replaces the distant text")
         if self.distant and not 1 <= self.recent < self.distant:
             raise InputError(f"recent {self.recent} must be at least 1 and less than distant {self.distant}")
+        if self.out is not None:
+            require_folder(self.out.parent)
+            if self.out.is_dir():
+                raise InputError(f"--out {self.out} is a folder; name a file, such as {self.out / 'evaluation.json'}")
 
     def _text(self) -> str:
         """Cut as it was cut for training: the held-out part must be what the model has not seen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
@@ -55,6 +56,15 @@ def chosen_device(device: str | None) -> str:
 def require_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
         raise InputError(f"seed must be 0 or more and less than 2**63, got {seed}")
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to now, not after minutes of work; nothing is made yet."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not place.is_dir():
+        raise InputError(f"nothing can be written to {folder}: {place} is not a folder; choose another")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(f"nothing can be written to {folder}: {place} is not writable; choose another")
 
 
 def is_first_process() -> bool:

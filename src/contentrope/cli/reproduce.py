@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from rich.console import Console
 from tyro.conf import arg
 
-from contentrope.cli.options import Device, chosen_device, one, several
+from contentrope.cli.options import Device, chosen_device, one, require_folder, several
 from contentrope.cli.report import show_results
-from contentrope.cli.tables import say
+from contentrope.cli.tables import SavingConsole, say
 from contentrope.errors import InputError
 from contentrope.experiments import growth
 from contentrope.experiments.display import progress_display
@@ -72,7 +71,8 @@ class Shakespeare:
     def run(self) -> None:
         config, name = self.settings()
         out = self.out or Path(f"runs/shakespeare-{name}")
-        device, console = chosen_device(self.device), Console()
+        require_folder(out)
+        device, console = chosen_device(self.device), SavingConsole()
         try:
             with progress_display(console) as progress:
                 results = growth.run(config, out, progress, device, preset=name, jobs=self.jobs)

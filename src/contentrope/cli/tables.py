@@ -13,6 +13,16 @@ from rich.table import Table
 STYLES = {"plain": "", "strong": "bold", "emphasis": "italic"}
 
 
+class SavingConsole(Console):
+    """For long runs: when its reader is gone, as after ``| head``, the run stops as with Ctrl-C, which saves."""
+
+    def on_broken_pipe(self) -> None:
+        try:
+            super().on_broken_pipe()  # silent from now on
+        except SystemExit:
+            raise KeyboardInterrupt from None
+
+
 def say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -25,7 +35,7 @@ def print_table(console: Console, title: str, head: Sequence[str], rows: Sequenc
     for row in rows:
         table.add_row(*row)
     say(console, f"\n{title}")
-    Console(file=console.file, width=10_000).print(table)
+    type(console)(file=console.file, width=10_000, quiet=console.quiet).print(table)
 
 
 def print_results(console: Console, results: Mapping[str, Any]) -> None:

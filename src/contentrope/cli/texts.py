@@ -20,7 +20,7 @@ TRAINING_SHARE = 0.9
 def text_named(source: str, characters: int | None = None) -> str:
     """The text that :func:`contentrope.corpora.load_corpus` would split and encode."""
     if source == "stdlib":
-        return standard_library_text(characters or STDLIB_CHARACTERS)
+        return standard_library_text(STDLIB_CHARACTERS if characters is None else characters)
     text = shakespeare_text() if source == "shakespeare" else text_of(source)
     if characters is not None and not 1 <= characters <= len(text):
         raise InputError(f"characters must be from 1 to {len(text)}, the length of {source!r}; got {characters}")

@@ -11,8 +11,17 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import arg
 
-from contentrope.cli.options import ALL, Device, Text, chosen_device, is_first_process, one
-from contentrope.cli.tables import say
+from contentrope.cli.options import (
+    ALL,
+    Device,
+    Text,
+    chosen_device,
+    is_first_process,
+    one,
+    require_folder,
+    require_seed,
+)
+from contentrope.cli.tables import SavingConsole, say
 from contentrope.config import ModelConfig, differences
 from contentrope.corpora import Corpus, load_corpus
 from contentrope.errors import InputError
@@ -71,9 +80,11 @@ class Train:
 
     def run(self) -> None:
         device, config = chosen_device(self.device), self.training.checked()
+        require_seed(config.seed)
+        require_folder(self.out)
         corpus = load_corpus(self.text, characters=self.characters)
         settings = self._settings(config, corpus)
-        console = Console(quiet=not is_first_process())
+        console = SavingConsole(quiet=not is_first_process())
         if self._is_finished(settings):
             say(console, f"{self.out} is finished already.")
         else:
@@ -102,6 +113,8 @@ class Train:
         if not path.exists():
             return False
         stored = read_json(path)
+        if not isinstance(stored, dict):
+            raise InputError(f"{path} is not what `contentrope train` writes; choose another folder, or delete it")
         unlike = differences(settings, {name: stored.get(name) for name in settings})
         if unlike:
             raise InputError(f"{self.out} holds another finished run ({'; '.join(unlike)}); choose another folder")
@@ -162,6 +175,12 @@ def show_run(console: Console, folder: Path, found: Mapping[str, Any]) -> None:
         f"{found['variant']}: {found['parameters']:,} parameters, loss {found['final_loss']:.3f} at the end, "
         f"held-out perplexity {shown(found['held_out_perplexity'])} in windows of {found['length']:,} characters",
     )
+    if found["corpus"]["unseen"]:
+        say(
+            console,
+            f"{found['corpus']['unseen']:,} of {found['corpus']['held_out']:,} held-out characters do not occur in the "
+            "training part; U+FFFD stands for them",
+        )
     for name in ("model", "metrics.jsonl", "train.json"):
         say(console, f"written: {folder / name}")
     say(

@@ -110,6 +110,8 @@ class CharVocabulary:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CharVocabulary:
+        if not isinstance(data, Mapping):
+            raise InputError(f"a stored vocabulary is a JSON object, got {data!r}")
         if not {"symbols"} <= set(data) <= {"symbols", "unknown"}:
             raise InputError(f"a stored vocabulary has the key 'symbols' and at most 'unknown', got {sorted(data)}")
         for key, value in data.items():

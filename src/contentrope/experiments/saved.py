@@ -52,7 +52,13 @@ def load_text_model(
 def training_text_of(folder: str | Path) -> dict[str, Any] | None:
     """The description of the corpus a saved model was trained on, if it was saved with it."""
     path = _model_folder(folder) / TRAINING_TEXT
-    return read_json(path) if path.exists() else None
+    if not path.exists():
+        return None
+    found = read_json(path)
+    numbers = [found.get(key) for key in ("characters", "training")] if isinstance(found, dict) else [None]
+    if not all(isinstance(number, int) for number in numbers) or not isinstance(found.get("name"), str):
+        raise CheckpointError(f"{path} is damaged: it does not describe a text; restore it from a copy, or delete it")
+    return found
 
 
 def _model_folder(folder: str | Path) -> Path:

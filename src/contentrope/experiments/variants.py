@@ -37,6 +37,8 @@ def parse_variant(name: str) -> Variant:
         option, equals, value = item.partition("=")
         if not (option and equals and value):
             raise InputError(f"{item!r} in {name!r} is not option=value, as in content:competition=1")
+        if option in {*variant.options, *variant.rotary}:
+            raise InputError(f"{name!r} has the option {option} twice")
         (variant.rotary if option in ROTARY else variant.options)[option] = _value(value)
     return variant
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from contentrope.errors import InputError
 
 _RUN_NUMBERS = ("final_loss", "training_seconds", "steps_per_second", "evaluation_seconds", "parameters")
+MOST_DIGITS, MOST_SEEDS = 12, 10**6
+"""Of a length, and of an experiment: what is beyond would not fit into a picture, or into memory."""
 
 
 def check_results(results: Any) -> None:
@@ -28,7 +31,7 @@ def check_results(results: Any) -> None:
 
 def _check_config(config: Mapping[str, Any]) -> None:
     seeds = config.get("seeds")
-    if not (seeds is None or _is_count(seeds) or _is_list_of(int, seeds)):
+    if not (seeds is None or (_is_count(seeds) and seeds < MOST_SEEDS) or _is_list_of(int, seeds)):
         raise InputError(f"config.seeds is {seeds!r}, neither a list of seeds nor their number")
     for name, kind in (("once", int), ("variants", str)):
         if not (config.get(name) is None or _is_list_of(kind, config[name])):
@@ -39,13 +42,14 @@ def _check_run(where: str, run: Any) -> None:
     _require_object(where, run)
     _check_perplexities(where, run.get("perplexity"))
     for length in run["perplexity"]:
-        if not (length.isascii() and length.isdigit() and int(length)):
+        if not (length.isascii() and length.isdigit() and len(length) <= MOST_DIGITS and int(length)):
             raise InputError(f"perplexity in {where} has the length {length!r}, which is not a number from 1 on")
     for name in _RUN_NUMBERS:
         if not (run.get(name) is None or _is_number(run[name])):
             raise InputError(f"{name} in {where} is {run[name]!r}, not a number")
     if run.get("model") is not None:
         _require_object(f"model in {where}", run["model"])
+        _require_object(f"rotary of the model in {where}", run["model"].get("rotary") or {})
     if run.get("by_position") is not None:
         _check_positions(f"by_position in {where}", run["by_position"])
     if run.get("distant") is not None:
@@ -82,7 +86,7 @@ def _require_object(what: str, value: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:

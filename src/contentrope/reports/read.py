@@ -13,6 +13,8 @@ from contentrope.reports.measured import Measured, mean_and_spread
 from contentrope.results import read_json
 
 Results = Mapping[str, Any]
+LARGEST = 1e200
+"""What lies beyond counts as infinite: sums of such numbers, and the ends of an axis, would be."""
 
 
 def read_results(path: str | Path) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def read_results(path: str | Path) -> dict[str, Any]:
 
 def finite_or_inf(value: float | None) -> float:
     """JSON has no infinity; a result file says null."""
-    return math.inf if value is None else value
+    return math.inf if value is None or value > LARGEST else value
 
 
 def runs_of(results: Results, variant: str) -> list[Results]:

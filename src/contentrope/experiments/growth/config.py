@@ -89,6 +89,8 @@ class GrowthConfig:
 def model_config(variant: str, size: ModelSize, vocabulary: CharVocabulary) -> ModelConfig:
     """The settings of a character model whose units are lines."""
     parsed = parse_variant(variant)
+    if "\n" not in vocabulary.symbols:
+        raise InputError("units are lines, and the part of the text to train on has no line break; take another text")
     config = ModelConfig(
         vocab_size=len(vocabulary),
         dim=size.dim,

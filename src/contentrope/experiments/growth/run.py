@@ -17,6 +17,7 @@ from contentrope.experiments.devices import require_device
 from contentrope.experiments.growth.config import GrowthConfig
 from contentrope.experiments.growth.jobs import measure_all
 from contentrope.experiments.growth.measure import Evaluated, Finished, Tell, Trained, corpus_of, folder_of
+from contentrope.reports.checked import check_results
 from contentrope.results import environment, read_json, write_json
 from contentrope.training import StepReport
 
@@ -87,6 +88,7 @@ def _teller(config: GrowthConfig, results: dict[str, Any], out: Path, progress: 
         elif isinstance(event, Evaluated):
             progress.evaluated(name, event.length, event.perplexity)
         else:
+            _take_in(results, out / "results.json")
             results["variants"].setdefault(event.variant, {"runs": {}})["runs"][str(event.seed)] = event.run
             results["environment"] = environment(device)
             write_json(out / "results.json", results)
@@ -111,21 +113,36 @@ def _begin(config: GrowthConfig, path: Path, corpus: Corpus, preset: str) -> dic
         "environment": None,
         "variants": {},
     }
+    _take_in(fresh, path)
+    return fresh
+
+
+def _take_in(results: dict[str, Any], path: Path) -> None:
+    """Add what is on disk: from an earlier command, or from one beside this one that runs other variants or seeds."""
     if not path.exists():
-        return fresh
+        return
     stored = _stored(path)
-    unlike = differences(_comparable(fresh), _comparable(stored))
+    unlike = differences(_comparable(results), _comparable(stored))
     if unlike:
         raise InputError(f"{path} holds another run ({'; '.join(unlike)}); choose another folder, or delete it")
-    fresh["config"]["variants"] = list(dict.fromkeys([*stored["config"]["variants"], *config.variants]))
-    fresh["config"]["seeds"] = max(stored["config"]["seeds"], config.seeds)
-    return {**fresh, "environment": stored.get("environment"), "variants": stored["variants"]}
+    config, variants = results["config"], results["variants"]
+    config["variants"] = list(dict.fromkeys([*stored["config"]["variants"], *config["variants"]]))
+    config["seeds"] = max(stored["config"]["seeds"], config["seeds"])
+    results["environment"] = results["environment"] or stored.get("environment")
+    for variant, entry in stored["variants"].items():
+        variants[variant] = {"runs": {**entry["runs"], **variants.get(variant, entry)["runs"]}}
 
 
 def _stored(path: Path) -> dict[str, Any]:
     stored = read_json(path)
-    if not isinstance(stored, dict) or not {"experiment", "config", "corpus", "variants"} <= set(stored):
-        raise InputError(f"{path} is not a result file of this experiment; choose another folder, or delete it")
+    try:
+        check_results(stored)
+        if not isinstance(stored["config"].get("variants"), list) or not isinstance(stored["config"].get("seeds"), int):
+            raise InputError("config needs variants and seeds")
+    except InputError as error:
+        raise InputError(
+            f"{path} is not a result file of this experiment ({error}); choose another folder, or delete it"
+        ) from error
     return stored
 
 
