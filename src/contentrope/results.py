@@ -42,7 +42,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is truncated or not JSON ({error}); delete it or restore a whole copy") from error
+        raise InputError(f"{path} is truncated or not JSON ({error}); restore a whole copy") from error
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:

@@ -194,6 +194,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         train(tiny_model(width=4), DATA, CONFIG, checkpoint=tmp_path)
 
 
+@pytest.mark.parametrize("state", ["3", "{}"])
+def test_a_foreign_state_is_named(tmp_path: Path, state: str) -> None:
+    train(tiny_model(), DATA, CONFIG, checkpoint=tmp_path)
+    (tmp_path / "step-00000012" / "state.json").write_text(state)
+    with pytest.raises(CheckpointError, match=r"step-00000012 is damaged \(state\.json holds no settings\)"):
+        train(tiny_model(), DATA, CONFIG, checkpoint=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str) -> None:
     train(tiny_model(), DATA, CONFIG, checkpoint=tmp_path)

@@ -50,9 +50,12 @@ def latest(folder: Path) -> tuple[Tensors, dict[str, Any]] | None:
         return None
     newest = steps[-1]
     try:
-        return load_file(newest / _TENSORS), read_json(newest / _STATE)
+        tensors, state = load_file(newest / _TENSORS), read_json(newest / _STATE)
+        if not isinstance(state, dict) or "settings" not in state:
+            raise InputError(f"{_STATE} holds no settings")
     except (OSError, SafetensorError, InputError) as error:
         raise CheckpointError(f"checkpoint {newest} is damaged ({error}); delete it to start over") from error
+    return tensors, state
 
 
 def named_tensors(model: nn.Module, optimizer: optim.Optimizer) -> Tensors:
