@@ -204,3 +204,17 @@ def test_a_report_can_be_made_anywhere_and_of_nothing(tmp_path: Path, capsys: py
 def test_a_folder_without_results_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: no results.json in {tmp_path}")
+
+
+def test_the_report_says_how_to_repeat_exactly_this(tmp_path: Path) -> None:
+    changed = ["--steps", "8", "--lengths", "16", "64", "--batch-size", "3"]
+    assert main(tiny(tmp_path, "--variants", "rope", *changed)) == 0
+    assert main(tiny(tmp_path, "--variants", "content:competition=1", "--seeds", "2", *changed)) == 0
+    line = next(x for x in (tmp_path / "report.md").read_text().splitlines() if x.startswith("contentrope reproduce"))
+    repeated = tmp_path / "again"
+    words = shlex.split(line)[1:]
+    words[words.index("--out") + 1] = str(repeated)
+    assert main([*words, "--device", "cpu"]) == 0
+    first, again = (read_json(folder / "results.json") for folder in (tmp_path, repeated))
+    assert again["config"] == first["config"]
+    assert again["variants"].keys() == {"rope", "content:competition=1"}

@@ -75,13 +75,23 @@ class Shakespeare:
         device, console = chosen_device(self.device), SavingConsole()
         try:
             with progress_display(console) as progress:
-                results = growth.run(config, out, progress, device, preset=name, jobs=self.jobs)
+                results = growth.run(config, out, progress, device, preset=name, jobs=self.jobs, asked=self.asked())
         except KeyboardInterrupt:
             if (out / "results.json").exists():
                 say(console, f"For a report of the finished runs: contentrope report {out}")
             raise
         show_results(console, results, out)
         say(console, f"written: {out / 'results.json'}")
+
+    def asked(self) -> list[str]:
+        """The options that decide the numbers, as they would be typed; the results tell the seeds and variants."""
+        words = ["--preset", self.preset]
+        for name in ("corpus", "characters", "lengths", "distant", "steps", "batch_size", "precision"):
+            value = getattr(self, name)
+            if value is not None:
+                values = value if isinstance(value, tuple) else (value,)
+                words += [f"--{name.replace('_', '-')}", *map(str, values)]
+        return words
 
     def settings(self) -> tuple[GrowthConfig, str]:
         """The settings asked for, and the name they are recorded under."""

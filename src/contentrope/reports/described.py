@@ -31,9 +31,13 @@ def unfinished(results: Results) -> str | None:
 
 
 def command(results: Results) -> str:
-    """The command that repeats the experiment."""
-    parts = ["contentrope", "reproduce", results["experiment"]]
-    if _preset(results) != CUSTOM:
+    """The command that repeats the experiment: the options it was given, or what its preset tells."""
+    asked = results.get("asked")
+    parts = ["contentrope", "reproduce", str(results["experiment"])]
+    if isinstance(asked, list):
+        variants = results["config"].get("variants") or ()
+        parts += [*map(str, asked), *(["--variants", *map(str, variants)] if variants else [])]
+    elif _preset(results) != CUSTOM:
         parts += ["--preset", _preset(results)]
     if seeds := seeds_of(results):
         parts += ["--seeds", str(len(seeds))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,9 +42,19 @@ class Progress(Protocol):
 
 
 def run(
-    config: GrowthConfig, out: Path, progress: Progress, device: str = "cpu", *, preset: str = "custom", jobs: int = 1
+    config: GrowthConfig,
+    out: Path,
+    progress: Progress,
+    device: str = "cpu",
+    *,
+    preset: str = "custom",
+    jobs: int = 1,
+    asked: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Train and evaluate every variant; write ``out/results.json`` after each run, and skip those it holds."""
+    """Train and evaluate every variant; write ``out/results.json`` after each run, and skip those it holds.
+
+    ``asked`` are the options of the command, recorded so that a report can say how to repeat it.
+    """
     require_device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(
@@ -54,6 +64,8 @@ def run(
     corpus = corpus_of(config)
     config.scored_tokens(len(corpus.held_out))
     results = _begin(config, out / "results.json", corpus, preset)
+    if asked is not None:
+        results["asked"] = list(asked)
     for variant in config.variants:  # a misspelt option stops the run now, not after the first variant
         schemes.make(config.model_of(variant, corpus.vocabulary))
     missing = _missing(config, results, progress)
