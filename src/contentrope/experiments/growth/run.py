@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -92,6 +93,7 @@ def _missing(config: GrowthConfig, results: Mapping[str, Any], progress: Progres
 
 def _teller(config: GrowthConfig, results: dict[str, Any], out: Path, progress: Progress, device: str) -> Tell:
     """Passes on what happens, and writes every run that is finished."""
+    spent, began = results["seconds"], time.perf_counter()
 
     def tell(event: Trained | Evaluated | Finished) -> None:
         name = _name(config, event.variant, event.seed)
@@ -103,6 +105,7 @@ def _teller(config: GrowthConfig, results: dict[str, Any], out: Path, progress: 
             _take_in(results, out / "results.json")
             results["variants"].setdefault(event.variant, {"runs": {}})["runs"][str(event.seed)] = event.run
             results["environment"] = environment(device)
+            results["seconds"] = spent + time.perf_counter() - began  # of all commands so far, waiting included
             write_json(out / "results.json", results)
             # Only now: until the result is written, the checkpoint is all there is of it.
             shutil.rmtree(folder_of(out, event.variant, event.seed) / "checkpoint", ignore_errors=True)
@@ -123,6 +126,7 @@ def _begin(config: GrowthConfig, path: Path, corpus: Corpus, preset: str) -> dic
         "config": asdict(config),
         "corpus": corpus.description,
         "environment": None,
+        "seconds": 0.0,
         "variants": {},
     }
     _take_in(fresh, path)
@@ -141,6 +145,7 @@ def _take_in(results: dict[str, Any], path: Path) -> None:
     config["variants"] = list(dict.fromkeys([*stored["config"]["variants"], *config["variants"]]))
     config["seeds"] = max(stored["config"]["seeds"], config["seeds"])
     results["environment"] = results["environment"] or stored.get("environment")
+    results["seconds"] = max(results["seconds"], stored.get("seconds", 0.0))
     for variant, entry in stored["variants"].items():
         variants[variant] = {"runs": {**entry["runs"], **variants.get(variant, entry)["runs"]}}
 
