@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import contentrope as cr
+from tests.support.decoder import layer_norm
 
 # Longer than the 256 queries after which plain attention begins a new tile.
 LONG = 300
@@ -50,11 +50,6 @@ def naive_logits(
     return layer_norm(x, model.norm) @ model.head.weight.T + model.head.bias
 
 
-def layer_norm(x: Tensor, norm: Any) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
 def turned(x: Tensor, angles: Tensor, layout: str = "half") -> Tensor:
     """Rotate (batch, heads, seq, head_dim) by angles (batch, heads or 1, seq, pairs), as complex numbers."""
     pairs = angles.shape[-1]
@@ -88,14 +83,6 @@ def rotary_scores(positions: Tensor, frequencies: Tensor, *, layout: str = "half
 def token_counts(valid: Tensor) -> Tensor:
     """Tokens before each token, padding not counted."""
     return (valid.long().cumsum(1) - 1).clamp(min=0)
-
-
-def padding_in_all_places(seq: int) -> Tensor:
-    valid = torch.ones(3, seq, dtype=torch.bool)
-    valid[0, : seq // 3] = False
-    valid[1, -seq // 4 :] = False
-    valid[2, 2::5] = False
-    return valid
 
 
 def assert_equal_where_valid(found: Tensor, expected: Tensor, valid: Tensor) -> None:

@@ -17,12 +17,12 @@ from tests.schemes.dense import (
     Scores,
     assert_equal_where_valid,
     naive_logits,
-    padding_in_all_places,
     rotary_scores,
     series,
     token_counts,
 )
 from tests.support import lively_model, random_ids
+from tests.support.decoder import padding_everywhere
 
 # --- rotary schemes on one counter -----------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def test_rope(settings: dict[str, Any], frequencies: Tensor) -> None:
 
 @pytest.mark.parametrize("seq", [41, LONG])
 def test_rope_with_padding_counts_tokens_not_columns(seq: int) -> None:
-    model, ids, valid = lively_model("rope"), random_ids(3, seq), padding_in_all_places(seq)
+    model, ids, valid = lively_model("rope"), random_ids(3, seq), padding_everywhere(seq)
     expected = naive_logits(model, ids, rotary_scores(token_counts(valid), series(6)), valid=valid)
     assert_equal_where_valid(model(ids, valid=valid), expected, valid)
 
@@ -159,7 +159,7 @@ def test_alibi(settings: dict[str, Any], slopes: list[float], seq: int) -> None:
 
 @pytest.mark.parametrize("seq", [41, LONG])
 def test_alibi_with_padding_measures_distance_in_tokens(seq: int) -> None:
-    model, ids, valid = lively_model("alibi"), random_ids(3, seq), padding_in_all_places(seq)
+    model, ids, valid = lively_model("alibi"), random_ids(3, seq), padding_everywhere(seq)
     expected = naive_logits(model, ids, alibi_scores([2**-4, 2**-8], token_counts(valid)), valid=valid)
     assert_equal_where_valid(model(ids, valid=valid), expected, valid)
 
@@ -168,7 +168,7 @@ def test_alibi_with_padding_measures_distance_in_tokens(seq: int) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_nope(seq: int, padded: bool) -> None:
     model, ids = lively_model("nope"), random_ids(3, seq)
-    valid = padding_in_all_places(seq) if padded else None
+    valid = padding_everywhere(seq) if padded else None
     plain: Scores = lambda _layer, query, key: query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # noqa: E731
     expected = naive_logits(model, ids, plain, valid=valid)
     assert_equal_where_valid(model(ids, valid=valid), expected, torch.ones_like(ids).bool() if valid is None else valid)

@@ -8,22 +8,15 @@ import pytest
 import torch
 
 import contentrope as cr
-from tests.schemes.dense import (
-    assert_equal_where_valid,
-    drawn_seeds,
-    naive_logits,
-    padding_in_all_places,
-    rotary_scores,
-    series,
-    token_counts,
-)
+from tests.schemes.dense import assert_equal_where_valid, drawn_seeds, naive_logits, rotary_scores, series, token_counts
 from tests.support import lively_model, random_ids
+from tests.support.decoder import padding_everywhere
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_randomized_is_rope_at_its_drawn_positions(padded: bool) -> None:
     model, ids = lively_model("randomized", options={"range": 500}), random_ids(3, 40)
-    valid = padding_in_all_places(40) if padded else torch.ones_like(ids).bool()
+    valid = padding_everywhere(40) if padded else torch.ones_like(ids).bool()
     positions = model.scheme._positions(drawn_seeds(3, 3), 40)
     found = model(ids, valid=valid if padded else None)
     scores = rotary_scores(positions.gather(1, token_counts(valid)), series(6))

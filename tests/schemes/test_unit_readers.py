@@ -20,12 +20,12 @@ from tests.schemes.dense import (
     drawn_seeds,
     layer_norm,
     naive_logits,
-    padding_in_all_places,
     rotary_scores,
     series,
     turned,
 )
 from tests.support import TERMINATOR, lively_model, random_ids
+from tests.support.decoder import padding_everywhere
 
 
 def units_by_hand(ids: Tensor, max_length: int, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,7 +47,7 @@ def units_by_hand(ids: Tensor, max_length: int, valid: Tensor) -> tuple[Tensor, 
 @pytest.mark.parametrize(("seq", "padded"), [(41, False), (41, True), (LONG, True)])
 def test_bipe_adds_the_place_in_the_unit_and_rotates_by_unit(seq: int, padded: bool) -> None:
     model, ids = lively_model("bipe"), random_ids(3, seq)
-    valid = padding_in_all_places(seq) if padded else torch.ones_like(ids).bool()
+    valid = padding_everywhere(seq) if padded else torch.ones_like(ids).bool()
     unit, local, _ = units_by_hand(ids, 7, valid)
     scores = rotary_scores(unit, series(6))
     expected = naive_logits(model, ids, scores, valid=valid, added=model.scheme.inside_unit.weight[local])
@@ -118,7 +118,7 @@ def test_content(settings: dict[str, Any], padded: bool) -> None:
     if competition.learned is not None:
         with torch.no_grad():
             competition.learned.copy_(torch.rand(3, 2))
-    valid = padding_in_all_places(90) if padded else torch.ones_like(ids).bool()
+    valid = padding_everywhere(90) if padded else torch.ones_like(ids).bool()
     scores = addressed_scores(model, ids, valid, content_address(model, ids, valid), competition.of)
     expected = naive_logits(model, ids, scores, valid=valid)
     assert_equal_where_valid(model(ids, valid=valid if padded else None), expected, valid)
@@ -135,7 +135,7 @@ def test_competition_matters_from_the_second_completed_unit_on() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_random_is_content_at_drawn_addresses(padded: bool) -> None:
     model, ids = lively_model("random", options={"competition": 0.5}), random_ids(3, 60)
-    valid = padding_in_all_places(60) if padded else torch.ones_like(ids).bool()
+    valid = padding_everywhere(60) if padded else torch.ones_like(ids).bool()
     unit, _, _ = units_by_hand(ids, 7, valid)
     address = random_angles(drawn_seeds(4, 3), unit.clamp(min=0), 2, 6)
     found = model(ids, valid=valid if padded else None)
