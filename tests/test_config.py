@@ -40,6 +40,7 @@ def test_sizes_are_positive_integers(name: str, value: Any) -> None:
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
         ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
+        ({"attention_dropout": 1.0}, r"attention_dropout must be in \[0, 1\), got 1.0"),
         ({"terminators": (3, 11)}, r"terminators \[11\] lie outside the vocabulary of 11 \(ids 0..10\)"),
         ({"terminators": (-1, 2)}, r"terminators \[-1\] lie outside the vocabulary of 11"),
         ({"reader": (12,)}, r"reader \[12\] lie outside the vocabulary of 11"),
@@ -95,6 +96,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
     ),
     terminators=st.lists(st.integers(0, 10), max_size=3).map(tuple),
     dropout=st.floats(0, 0.99),
+    attention_dropout=st.floats(0, 0.99),
     pairs=st.sampled_from(["half", "interleaved"]),
     base=st.floats(1.5, 1e7),
 )

@@ -295,9 +295,10 @@ def test_gradients_reach_every_parameter(scheme: str) -> None:
         assert grad.flatten(1 if grad.ndim > 1 else 0).abs().amax(-1).min() > 0, name
 
 
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout"])
 @pytest.mark.parametrize("scheme", schemes.names())
-def test_dropout_acts_in_training_only(scheme: str) -> None:
-    model, ids = lively_model(scheme, dropout=0.3), random_ids(2, 30)
+def test_dropout_acts_in_training_only(scheme: str, kind: str) -> None:
+    model, ids = lively_model(scheme, **{kind: 0.3}), random_ids(2, 30)
     without = lively_model(scheme)
     without.load_state_dict(model.state_dict())
 
@@ -315,6 +316,18 @@ def test_dropout_acts_in_training_only(scheme: str) -> None:
     if scheme != "random":  # which draws its angles anew in training
         without.train()
         assert torch.equal(run(without, 1), run(without.eval(), 1))
+
+
+def test_attention_dropout_hides_whole_positions_from_single_heads() -> None:
+    model = lively_model("content", attention_dropout=0.25).train()
+    ones = torch.ones(40, 50, 2, 6, dtype=torch.float64)
+    torch.manual_seed(0)
+    seen = model.blocks[0]._dropout_of_positions(ones)
+    assert torch.equal(seen, seen[..., :1].expand_as(seen)), "all of a value, or nothing of it"
+    assert set(seen.unique().tolist()) == {0.0, 1 / 0.75}
+    assert abs(float((seen == 0).double().mean()) - 0.25) < 0.02
+    assert not torch.equal(seen[:, :, 0], seen[:, :, 1]), "each head has its own draw"
+    assert not torch.equal(seen[0], seen[1]), "each row has its own draw"
 
 
 def error_by_quarter(scheme: str) -> Tensor:

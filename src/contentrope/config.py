@@ -69,7 +69,10 @@ class ModelConfig:
     """Marker ids: units that begin before the first of them are memory units. Empty: no memory units."""
     max_unit_length: int = 256
     dropout: float = 0.0
-    """On the embeddings and on what each block adds; attention weights are not dropped, as no fused kernel can."""
+    """On the embeddings and on what each block adds."""
+    attention_dropout: float = 0.0
+    """How likely a head reads nothing at a position, for all queries alike: attention weights one by one are not
+    dropped, as no fused kernel can."""
     rotary: RotaryConfig = field(default_factory=RotaryConfig)
 
     def __post_init__(self) -> None:
@@ -81,8 +84,9 @@ class ModelConfig:
             _require_positive("kv_heads", self.kv_heads)
             if self.heads % self.kv_heads:
                 raise InputError(f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout must be in [0, 1), got {self.dropout}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         for name in ("terminators", "reader"):
             object.__setattr__(self, name, _ids_in_vocabulary(name, getattr(self, name), self.vocab_size))
         # JSON knows no tuples: with lists made tuples here, settings read back equal those written.

@@ -186,10 +186,17 @@ class Block(nn.Module):
         config = self.config
         heads = (config.heads, config.key_heads, config.key_heads)
         query, key, value = self.query_key_value(x).unflatten(-1, (-1, config.head_dim)).split(heads, dim=2)
-        return self.attention_out(frame.attend(layer, x, query, key, value).flatten(2))
+        read = frame.attend(layer, x, query, key, self._dropout_of_positions(value))
+        return self.attention_out(read.flatten(2))
 
     def _dropout(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
+
+    def _dropout_of_positions(self, value: Float[Tensor, "batch seq kv_heads head_dim"]) -> Tensor:
+        """Attention dropout with one draw for all queries: the value of a position is there for a head, or is zero."""
+        if not (self.config.attention_dropout and self.training):
+            return value
+        return value * F.dropout(torch.ones_like(value[..., :1]), self.config.attention_dropout)
 
 
 def _initialise(module: nn.Module) -> None:

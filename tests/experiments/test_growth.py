@@ -27,7 +27,7 @@ def test_results_hold_everything_that_decided_them(tmp_path: Path) -> None:
     assert set(results) == {"experiment", "preset", "config", "corpus", "environment", "seconds", "variants"}
     assert (results["experiment"], results["preset"]) == ("shakespeare", "tiny")
     assert results["config"]["training"]["steps"] == 4
-    assert results["config"]["model"] == {"dim": 8, "layers": 1, "heads": 2, "dropout": 0.0}
+    assert results["config"]["model"] == {"dim": 8, "layers": 1, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
     assert len(results["corpus"]["sha256"]) == 64
     assert results["environment"]["torch"]
     assert results["seconds"] > sum(entry["runs"]["0"]["training_seconds"] for entry in results["variants"].values())

@@ -101,6 +101,7 @@ def _model(results: Results) -> str | None:
         _named(results, "layers", "layers"),
         _named(results, "heads", "heads"),
         _named(results, "dropout", "dropout"),
+        _named(results, "attention dropout", "attention_dropout"),
         " to ".join(f"{count:,}" for count in dict.fromkeys((*counts[:1], *counts[-1:]))) + " parameters"
         if counts
         else None,

@@ -26,6 +26,8 @@ class ModelSize:
     """Attention heads."""
     dropout: float = 0.0
     """Dropout on the embeddings and on what each block adds."""
+    attention_dropout: float = 0.0
+    """How likely a head reads nothing at a position, for all queries alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,7 @@ def model_config(variant: str, size: ModelSize, vocabulary: CharVocabulary) -> M
         layers=size.layers,
         heads=size.heads,
         dropout=size.dropout,
+        attention_dropout=size.attention_dropout,
         scheme=parsed.scheme,
         options=parsed.options,
         terminators=(vocabulary.id_of("\n"),),

@@ -32,12 +32,17 @@ PAPER = GrowthConfig(
 """Appendix A.1 of the paper to the letter, with both layouts of frequencies it leaves open."""
 
 LEARNED = "competition=1,learn_competition=true"
+ANCHORED = "anchors=[0,0,1,1]"
 BEYOND = GrowthConfig(
     variants=(
-        f"content:{LEARNED},noise=0.5,anchors=[0,1,2,3]",
+        f"content:{LEARNED},noise=0.5,{ANCHORED}",
+        f"content:{LEARNED},{ANCHORED}",
         f"content:{LEARNED},noise=0.5",
-        "random",
+        "cope",
+        "path",
+        f"random:{LEARNED},{ANCHORED}",
         f"random:{LEARNED}",
+        "random",
         "local",
         "rope",
         "alibi",
@@ -47,15 +52,13 @@ BEYOND = GrowthConfig(
         "yarn:factor=64",
         "randomized:range=65536",
         "bipe",
-        "cope",
-        "path",
     ),
     seeds=3,
     lengths=(256, 512, 1024, 2048, 4096, 8192, 16384),
     once=(65536,),
     distant=4096,
-    model=ModelSize(dropout=0.1),
-    training=TrainConfig(learning_rate=1e-3, warmup=100, precision="bf16"),
+    model=ModelSize(dropout=0.1, attention_dropout=0.2),
+    training=TrainConfig(steps=2500, learning_rate=3e-3, warmup=100, precision="bf16"),
 )
 """The same text and size with our extensions, against every baseline under the same regularisation."""
 
