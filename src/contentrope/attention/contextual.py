@@ -22,6 +22,7 @@ from contentrope.attention.scores import (
     silence_padding,
     tile_result,
     tile_size,
+    tiles_from_the_end,
     visible_pairs,
 )
 from contentrope.rotary import at_least_float32
@@ -46,12 +47,11 @@ def contextual_attention(
         grouped = by_key_head(query.to(wide), key.shape[1])
         key, value, embeddings = key.to(wide), value.to(wide), embeddings.to(wide)
         tile = tile_size(query.shape[0] * query.shape[1], keys, TILE)
-        for begin in range(0, queries, tile):
-            end = min(begin + tile, queries)
+        for begin, end in tiles_from_the_end(queries, tile):
             seen = keys - queries + end
             arguments = grouped[..., begin:end, :], key[:, :, :seen], value[:, :, :seen], embeddings, key_valid
             parts.append(tile_result(_tile, *arguments, only=queries <= tile))
-    out = torch.cat(parts, dim=3).flatten(1, 2).to(query.dtype)
+    out = torch.cat(parts[::-1], dim=3).flatten(1, 2).to(query.dtype)
     return silence_padding(out, key_valid)
 
 

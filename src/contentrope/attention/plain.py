@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.attention.scores import silence_padding, visible_pairs
+from contentrope.attention.scores import silence_padding, tiles_from_the_end, visible_pairs
 from contentrope.rotary import at_least_float32
 
 TILE = 256
@@ -32,13 +32,12 @@ def causal_attention(
     if key_valid is None and slopes is None and queries in (1, keys):
         return F.scaled_dot_product_attention(query, key, value, is_causal=queries > 1, enable_gqa=grouped)
     parts = []
-    for begin in range(0, queries, TILE):
-        end = min(begin + TILE, queries)
+    for begin, end in tiles_from_the_end(queries, TILE):
         seen = keys - queries + end
         mask = _tile_mask(keys - queries + begin, seen, key_valid, slopes, positions, query)
         tile = query[:, :, begin:end], key[:, :, :seen], value[:, :, :seen]
         parts.append(F.scaled_dot_product_attention(*tile, attn_mask=mask, enable_gqa=grouped))
-    out = torch.cat(parts, dim=2) if parts else torch.zeros_like(query)
+    out = torch.cat(parts[::-1], dim=2) if parts else torch.zeros_like(query)
     return silence_padding(out, key_valid)
 
 

@@ -5,7 +5,7 @@ Shapes: batch, heads, kv_heads, group (query heads of one key head), queries (th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -22,6 +22,13 @@ ResultT = TypeVar("ResultT")
 def tile_size(rows: int, keys: int, most: int) -> int:
     """Queries per tile: ``most``, or fewer where that many would make too large a tensor of scores."""
     return max(16, min(most, TILE_SCORES // max(rows * keys, 1)))
+
+
+def tiles_from_the_end(queries: int, tile: int) -> Iterator[tuple[int, int]]:
+    """First and last column of every tile. The one with most keys comes first: an allocator that holds on to what was
+    freed has room for all others then, where growing tiles would each need room of their own."""
+    for begin in reversed(range(0, queries, tile)):
+        yield begin, min(begin + tile, queries)
 
 
 def visible_pairs(

@@ -152,7 +152,7 @@ class _Tiled(Function):
         ctx.save_for_backward(query, local_key, addressed_key, value, bonus)
         ctx.settings = tiles, dropout, seed
         out = torch.empty_like(query)
-        for tile in tiles:
+        for tile in reversed(tiles):  # as in scores.py, the largest first
             weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
             if dropout:
                 weights *= _keep(weights, dropout, seed, tile)
@@ -167,7 +167,7 @@ class _Tiled(Function):
         tiles, dropout, seed = ctx.settings
         grads = [torch.empty_like(query), *(torch.zeros_like(x) for x in (local_key, addressed_key, value))]
         grad_bonus = torch.zeros_like(bonus) if bonus is not None else None
-        for tile in tiles:
+        for tile in reversed(tiles):
             weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
             keep = _keep(weights, dropout, seed, tile) if dropout else None
             _backward_tile(ctx.saved_tensors[:4], tile, grad, weights, keep, grads, grad_bonus)

@@ -136,6 +136,8 @@ def _evaluate(
             model, corpus.held_out, config.distant, elsewhere=corpus.training, near=RECENT, max_tokens=scored
         )
     model.backend = backend
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # other variants may be computed beside this one
     run["evaluation_seconds"] = time.perf_counter() - began
     return run
 
