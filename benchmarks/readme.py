@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from contentrope.reports import draw_picture, read_results
@@ -47,14 +48,34 @@ def length_section(results: dict[str, Any]) -> str:
     return length_table(results).markdown()
 
 
+def beyond_section(results: dict[str, Any]) -> str:
+    """The variants from best to worst at the longest length all seeds read; trained otherwise than in the paper."""
+    longest = str(max(results["config"]["lengths"]))
+
+    def at_the_end(name: str) -> float:
+        return fmean(run["perplexity"][longest] for run in results["variants"][name]["runs"].values())
+
+    return length_table(results, sorted(results["variants"], key=at_the_end), paper=False).markdown()
+
+
+def training_table(data: dict[str, Any]) -> str:
+    rows = [
+        [name, f"{found['steps_per_second']:.0f}", f"{found['seconds_for_5000_steps']:.1f} s", f"{found['ratio']:.2f}x"]
+        for name, found in data["results"].items()
+    ]
+    return table(["", "steps per second", "5,000 steps", "time, against rope"], rows)
+
+
 Section = tuple[str, Callable[[dict[str, Any]], str]]
 SECTIONS: dict[str, Section] = {
     "cpu": ("benchmark-cpu.json", cpu_table),
     "gpu": ("benchmark-flex-gpu.json", gpu_table),
     "quick": ("shakespeare-quick.json", length_section),
     "paper": ("shakespeare-paper.json", length_section),
+    "beyond": ("shakespeare-beyond.json", beyond_section),
+    "training": ("benchmark-training-gpu.json", training_table),
 }
-PICTURES = ("shakespeare-paper",)
+PICTURES = ("shakespeare-paper", "shakespeare-beyond")
 """Result files whose length curve stands beside them as a picture."""
 
 
