@@ -7,6 +7,7 @@ import pytest
 
 from contentrope.errors import InputError
 from contentrope.reports import draw_picture, write_report
+from contentrope.reports.looks import looks
 from tests.reports.made_up import CURVES, made_results
 from tests.reports.reading import Page
 
@@ -53,6 +54,32 @@ def test_the_paper_is_drawn_once_a_scheme_in_its_colour() -> None:
     colours = {line.get_color() for line in axes.get_lines() if list(line.get_xdata()) == [256, 512, 1024, 2048, 4096]}
     assert hollow[0].get_color() in colours
     assert len(colours) == 2
+
+
+def test_windows_read_once_score_other_text_and_are_not_part_of_the_curve() -> None:
+    results = made_results({"content": CURVES["content"]})
+    results["config"]["once"] = [4096]
+    (axes,) = figure_of(results).axes
+    assert max(max(line.get_xdata()) for line in axes.get_lines()) == 2048
+
+
+def test_a_long_legend_fits_beside_the_axes() -> None:
+    many = {
+        f"content:competition=1,learn_competition=true,noise={i},anchors=[0,1]": CURVES["content"] for i in range(15)
+    }
+    figure = figure_of(made_results(many))
+    figure.draw_without_rendering()
+    drawn = figure.legends[0].get_window_extent()
+    assert drawn.y0 >= 0
+    assert drawn.y1 <= figure.bbox.height
+    assert "anchors=[0,1]" in figure.legends[0].get_texts()[0].get_text()
+
+
+def test_the_colour_of_a_scheme_goes_to_its_plain_form_or_its_first() -> None:
+    found = looks(["content:noise=1", "content:noise=2", "random:competition=1", "random"])
+    assert found["content:noise=1"].colour == looks(["content"])["content"].colour
+    assert found["random"].colour == looks(["random"])["random"].colour
+    assert len({look.colour for look in found.values()}) == 4
 
 
 def test_a_picture_is_svg_or_png(tmp_path: Path) -> None:

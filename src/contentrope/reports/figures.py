@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
@@ -13,7 +14,15 @@ from contentrope.reports.details import position_curves
 from contentrope.reports.looks import FAINT, INK, Look, looks
 from contentrope.reports.measured import Measured
 from contentrope.reports.paper import paper_curve
-from contentrope.reports.read import Results, curve, lengths_of, scheme_and_options, training_length, variants_of
+from contentrope.reports.read import (
+    COMMA_BETWEEN_OPTIONS,
+    Results,
+    curve,
+    lengths_to_compare,
+    scheme_and_options,
+    training_length,
+    variants_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,19 +34,21 @@ CROWDED, LEVEL = 2.0, 1.4
 """A close-up shows the curves that stay within LEVEL of the lowest value, if others pass CROWDED times it."""
 
 LABEL_WIDTH = 24
+LINE_HEIGHT, LINE_GAP = 0.155, 0.125
+"""Of the legend, in inches."""
 HOLLOW: dict[str, Any] = {"ls": "", "mfc": "none", "ms": 8, "mew": 1.2}
 
 
 def curve_figure(results: Results) -> Figure | None:
     """Perplexity by length; None without a finite number."""
-    lengths = lengths_of(results)
-    curves = {name: _finite(curve(results, name)) for name in variants_of(results)}
+    lengths = lengths_to_compare(results)
+    curves = {name: _compared(results, name, lengths) for name in variants_of(results)}
     papers = {name: {n: v for n, v in paper_curve(results, name).items() if n in lengths} for name in curves}
     panels = _panels(curves, papers)
     if not panels:
         return None
-    figure, all_axes = _new_figure([2.3, 2.9] if len(panels) > 1 else [3.6])
     styles = looks(list(curves))
+    figure, all_axes = _new_figure([2.3, 2.9] if len(panels) > 1 else [3.6], styles)
     firsts = {scheme_and_options(name)[0]: name for name in reversed(styles) if papers[name]}.values()
     for axes, (low, high) in zip(all_axes, panels, strict=True):
         for name, look in styles.items():
@@ -60,8 +71,8 @@ def position_figure(results: Results) -> Figure | None:
     panels = _panels(curves, {})
     if not panels:
         return None
-    figure, (axes,) = _new_figure([3.2])
     styles = looks(list(curves))
+    figure, (axes,) = _new_figure([3.2], styles)
     for name, look in styles.items():
         _draw_line(axes, curves[name], look)
     set_ticks(axes, edges[1:], *panels[0], begin=middles[0])
@@ -70,6 +81,10 @@ def position_figure(results: Results) -> Figure | None:
     _mark_training([axes], training_length(results))
     _legend(figure, styles, paper=False)
     return figure
+
+
+def _compared(results: Results, variant: str, lengths: Sequence[int]) -> dict[float, Measured]:
+    return _finite({length: value for length, value in curve(results, variant).items() if length in lengths})
 
 
 def _finite(points: Mapping[int, Measured] | Mapping[float, Measured]) -> dict[float, Measured]:
@@ -91,10 +106,12 @@ def _panels(curves: Mapping[str, Points], papers: Mapping[str, Mapping[int, floa
     return [(low, high), *close_up]
 
 
-def _new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
+def _new_figure(heights: Sequence[float], styles: Mapping[str, Look]) -> tuple[Figure, list[Axes]]:
+    """Axes of these heights, or higher ones where the legend beside them has more lines."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.4, sum(heights) + 0.5), layout="constrained")
+    legend = sum(LINE_HEIGHT * (_label(name).count("\n") + 1) + LINE_GAP for name in styles)
+    figure = Figure(figsize=(8.4, max(sum(heights), legend) + 0.5), layout="constrained")
     grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
     return figure, list(grid[:, 0])
 
@@ -148,5 +165,6 @@ def _label(variant: str) -> str:
     'content\\ncompetition=1'
     """
     safe = "".join(sign if " " <= sign <= "~" else "?" for sign in variant)
-    lines = [line.strip() for part in safe.split(":", 1) for line in wrap(part.replace(",", ", "), LABEL_WIDTH)]
+    spaced = re.sub(rf"{COMMA_BETWEEN_OPTIONS}\s*", ", ", safe)
+    lines = [line.strip() for part in spaced.split(":", 1) for line in wrap(part, LABEL_WIDTH)]
     return "\n".join(line.rstrip(",") for line in lines)

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from contentrope.reports.read import scheme_and_options
 
 INK, FAINT, GROUND = "#1f2328", "#8b949e", "#ffffff"
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow; then two of Paul Tol's.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow; then some of Paul Tol's.
 _OWN_COLOURS = {"content": "#0072b2", "rope": "#d55e00", "alibi": "#009e73", "random": "#e69f00"}
-_OTHER_COLOURS = ("#cc79a7", "#56b4e9", "#882255", "#777777", "#332288", "#999933")
+_OTHER_COLOURS = (
+    "#cc79a7", "#56b4e9", "#882255", "#777777", "#332288", "#999933", "#44aa99", "#aa4499", "#661100", "#6699cc",
+    "#117733", "#ddcc77", "#000000",
+)  # fmt: skip
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 
 
@@ -27,15 +30,12 @@ class Look:
 def looks(variants: Sequence[str]) -> dict[str, Look]:
     """By variant, in the order of the legend: content first, the others as they come."""
     ordered = sorted(variants, key=lambda name: not _is_content(name))
-    colours: dict[str, str] = {}
+    colours = _colours(list(dict.fromkeys(map(_per_head_twin, ordered))))
     found = {}
     for place, name in enumerate(ordered):
         kin = _per_head_twin(name)
-        colour = colours.setdefault(
-            kin, _OWN_COLOURS.get(kin) or _OTHER_COLOURS[_others(colours) % len(_OTHER_COLOURS)]
-        )
         found[name] = Look(
-            colour=colour,
+            colour=colours[kin],
             marker=_MARKERS[place % len(_MARKERS)],
             line="-" if kin == name else "--",
             width=2.6 if _is_content(name) else 1.5,
@@ -59,6 +59,11 @@ def _per_head_twin(variant: str) -> str:
     return f"{scheme}:{rest}" if rest else scheme
 
 
-def _others(colours: dict[str, str]) -> int:
-    """How many colours beyond the schemes' own are taken."""
-    return sum(name not in _OWN_COLOURS for name in colours)
+def _colours(variants: Sequence[str]) -> dict[str, str]:
+    """A scheme's own colour is for its plain form, or for its first variant where there is none."""
+    by_scheme: dict[str, str] = {}
+    for name in sorted(variants, key=lambda name: ":" in name):
+        by_scheme.setdefault(scheme_and_options(name)[0], name)
+    own = {by_scheme[scheme]: colour for scheme, colour in _OWN_COLOURS.items() if scheme in by_scheme}
+    others = [name for name in variants if name not in own]
+    return own | {name: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, name in enumerate(others)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from contentrope.reports.measured import Measured, mean_and_spread
 from contentrope.results import read_json
 
 Results = Mapping[str, Any]
+COMMA_BETWEEN_OPTIONS = r",(?![^\[]*\])"
+"""In a variant's name; a list has commas of its own."""
 LARGEST = 1e200
 """What lies beyond counts as infinite: sums of such numbers, and the ends of an axis, would be."""
 
@@ -59,6 +62,12 @@ def lengths_of(results: Results) -> list[int]:
     return sorted({int(length) for run in all_runs(results) for length in run["perplexity"]})
 
 
+def lengths_to_compare(results: Results) -> list[int]:
+    """The lengths that score the same text; windows read once, with the first seed alone, score another."""
+    once = setting(results, "once") or ()
+    return [length for length in lengths_of(results) if length not in once]
+
+
 def training_length(results: Results) -> int | None:
     """Characters per training window; the shortest evaluation length if the settings do not say."""
     length = setting(results, "length", "train_length", "training_length")
@@ -97,9 +106,11 @@ def scheme_and_options(variant: str) -> tuple[str, dict[str, str]]:
 
     >>> scheme_and_options("rope:frequencies=model_wide")
     ('rope', {'frequencies': 'model_wide'})
+    >>> scheme_and_options("content:anchors=[0,1],noise=1")
+    ('content', {'anchors': '[0,1]', 'noise': '1'})
     """
     scheme, _, rest = variant.partition(":")
-    options = (item.partition("=") for item in rest.split(",") if item)
+    options = (item.partition("=") for item in re.split(COMMA_BETWEEN_OPTIONS, rest) if item)
     return scheme, {name: value for name, _, value in options}
 
 
