@@ -38,10 +38,10 @@ class Recorder:
         if self.interrupt == (name, report.step):
             raise KeyboardInterrupt
 
-    def evaluated(self, name: str, length: int, value: float | None) -> None:
-        self.events.append(("evaluated", name, length))
+    def evaluated(self, name: str, said: str) -> None:
+        self.events.append(("evaluated", name, said))
 
-    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
+    def finished(self, name: str, said: str) -> None:
         self.events.append(("finished", name))
 
     def of(self, kind: str) -> list[tuple[Any, ...]]:

@@ -21,8 +21,8 @@ def test_a_log_has_a_line_every_tenth_however_often_the_loss_is_looked_at() -> N
         lines.planned(2, 0, 400)
         for step in range(50, 401, 50):  # a tenth is 40: no look falls on most of them
             lines.trained("rope", report(step))
-        lines.evaluated("rope", 4096, 2.5)
-        lines.finished("rope", {"256": 2.5, "4096": None})
+        lines.evaluated("rope", "2.50 at 4,096")
+        lines.finished("rope", "perplexity 2.50 at 256, inf at 4,096")
     printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert printed[0] == "rope: step 50/400, loss 1.500, 1,234 tokens/s, 35 s left"
     assert len(printed) == 9
@@ -50,13 +50,13 @@ def test_a_terminal_shows_all_runs_and_those_under_way() -> None:
         assert "loss 1.500 12.3M tokens/s" in first
         assert "…" in first, "the name is cut, not the numbers"
         assert second.startswith("[bold]rope, seed 0")
-        bars.evaluated("[bold]rope, seed 0", 4096, 2.5)
-        bars.evaluated("alibi, trained earlier", 4096, None)
+        bars.evaluated("[bold]rope, seed 0", "2.50 at 4,096")
+        bars.evaluated("alibi, trained earlier", "inf at 4,096")
         lines = shown_by(bars)
         assert "2.50 at 4,096" in lines[2]
         assert "inf at 4,096" in lines[3]
-        bars.finished("[bold]rope, seed 0", {"4096": 2.5})
-        bars.finished("alibi, trained earlier", {"4096": None})
+        bars.finished("[bold]rope, seed 0", "perplexity 2.50 at 4,096")
+        bars.finished("alibi, trained earlier", "perplexity inf at 4,096")
         overall, running = shown_by(bars)
         assert overall.startswith("3 of 4 runs done")
         assert " 75% " in overall  # 100, 400 and 400 steps

@@ -14,8 +14,9 @@ from contentrope.corpora import CharVocabulary
 from contentrope.errors import CheckpointError, InputError
 from contentrope.experiments.evaluation import perplexity
 from contentrope.experiments.growth import PRESETS, run
-from contentrope.experiments.growth.measure import corpus_of, finite_or_none, folder_of
+from contentrope.experiments.growth.measure import corpus_of
 from contentrope.experiments.saved import load_text_model, training_text_of
+from contentrope.experiments.suite import finite_or_none, folder_of
 from contentrope.results import read_json, write_json
 from contentrope.training import read_metrics
 from tests.experiments.growth_runs import TINY, Recorder, as_json, perplexities

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from contentrope.errors import CheckpointError, InputError
-from contentrope.experiments.growth import GrowthConfig, jobs, run
-from contentrope.experiments.growth.measure import Finished, folder_of
+from contentrope.experiments.growth import Growth, run
+from contentrope.experiments.suite import Finished, folder_of, jobs
 from contentrope.results import read_json, write_json
 from contentrope.training import DivergedError
 from tests.experiments.growth_runs import TINY, Recorder, perplexities
@@ -30,7 +30,7 @@ def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
 
 def test_training_that_was_finished_is_not_lost_when_evaluation_is_interrupted(tmp_path: Path) -> None:
     class Impatient(Recorder):
-        def evaluated(self, name: str, length: int, value: float | None) -> None:
+        def evaluated(self, name: str, said: str) -> None:
             raise KeyboardInterrupt
 
     config = replace(TINY, variants=("rope",))
@@ -48,7 +48,7 @@ def test_a_result_that_cannot_be_written_keeps_its_checkpoint(tmp_path: Path, mo
     def full(path: Path, data: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(sys.modules[run.__module__], "write_json", full)
+    monkeypatch.setattr(sys.modules["contentrope.experiments.suite.run"], "write_json", full)
     with pytest.raises(OSError, match="no space left"):
         run(config, tmp_path, Recorder())
     monkeypatch.undo()
@@ -153,14 +153,14 @@ def test_a_misspelt_option_stops_the_run_before_it_trains(tmp_path: Path) -> Non
 
 
 def test_one_variant_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = jobs.measure
+    measure = Growth.measure
 
-    def measure_or_diverge(config: GrowthConfig, variant: str, *rest: Any) -> None:
+    def measure_or_diverge(self: Growth, variant: str, *rest: Any) -> None:
         if variant == "content":
             raise DivergedError("step 3: loss nan")
-        measure(config, variant, *rest)
+        measure(self, variant, *rest)
 
-    monkeypatch.setattr(jobs, "measure", measure_or_diverge)
+    monkeypatch.setattr(Growth, "measure", measure_or_diverge)
     with pytest.raises(DivergedError, match="content: step 3: loss nan"):
         run(TINY, tmp_path, Recorder())
     assert set(read_json(tmp_path / "results.json")["variants"]) == {"rope"}
@@ -189,16 +189,16 @@ def test_processes_that_are_told_to_stop_finish_what_is_measured(monkeypatch: py
         def is_set(self) -> bool:
             return True
 
-    def measure(config: Any, variant: str, seeds: Any, corpus: Any, out: Any, device: str, tell: Any) -> None:
-        tell(Finished(variant, 0, {}))
+    def measure(self: Any, variant: str, seeds: Any, out: Any, device: str, tell: Any) -> None:
+        tell(Finished(variant, 0, {}, ""))
         tell(("trained", variant))
 
     monkeypatch.setattr(jobs._Process, "told", Given(), raising=False)
     monkeypatch.setattr(jobs._Process, "stop", Given(), raising=False)
-    monkeypatch.setattr(jobs, "measure", measure)
+    monkeypatch.setattr(Growth, "measure", measure)
     with pytest.raises(KeyboardInterrupt):
-        jobs._measure_apart(TINY, "rope", [0], Path(), "cpu")
-    assert Given.told == [Finished("rope", 0, {})]
+        jobs._measure_apart(Growth(TINY), "rope", [0], Path(), "cpu")
+    assert Given.told == [Finished("rope", 0, {}, "")]
 
 
 def test_an_error_in_a_process_is_raised_here(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from contentrope.cli.tables import print_table, say
 from contentrope.cli.texts import Encoded, encoded, seen_in_training, split, text_named
 from contentrope.corpora import CharVocabulary, fingerprint
 from contentrope.errors import InputError
-from contentrope.experiments.display import shown
-from contentrope.experiments.evaluation import perplexity
-from contentrope.experiments.growth.measure import finite_or_none, seeded, use_of_distant_text
+from contentrope.experiments.evaluation import perplexity, shown
+from contentrope.experiments.growth.measure import use_of_distant_text
 from contentrope.experiments.saved import load_text_model, training_text_of
+from contentrope.experiments.suite import finite_or_none, seeded
 from contentrope.model import Transformer
 from contentrope.results import environment, write_json
 

@@ -14,8 +14,8 @@ from contentrope.cli.options import ALL, Device, chosen_device, one, require_see
 from contentrope.cli.texts import encoded
 from contentrope.corpora import CharVocabulary, text_of
 from contentrope.errors import InputError
-from contentrope.experiments.growth.measure import seeded
 from contentrope.experiments.saved import load_text_model
+from contentrope.experiments.suite import seeded
 from contentrope.generation import generate, generate_stream
 from contentrope.model import Transformer
 

@@ -25,11 +25,11 @@ from contentrope.cli.tables import SavingConsole, say
 from contentrope.config import ModelConfig, differences
 from contentrope.corpora import Corpus, load_corpus
 from contentrope.errors import InputError
-from contentrope.experiments.display import progress_display, shown
-from contentrope.experiments.evaluation import perplexity
+from contentrope.experiments.display import progress_display
+from contentrope.experiments.evaluation import perplexity, shown
 from contentrope.experiments.growth.config import ModelSize, model_config
-from contentrope.experiments.growth.measure import finite_or_none, fresh_model, seeded
 from contentrope.experiments.saved import save_text_model
+from contentrope.experiments.suite import finite_or_none, fresh_model, seeded
 from contentrope.model import Transformer
 from contentrope.results import environment, read_json, write_json
 from contentrope.training import MetricsLog, Stepper, StepReport, TrainConfig, Windows, local_device, stepper_for, train

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from rich.console import Console
@@ -60,18 +59,18 @@ class Bars(AbstractContextManager["Bars"]):
         self.steps_made[name] = report.step
         self._show_overall()
 
-    def evaluated(self, name: str, length: int, value: float | None) -> None:
+    def evaluated(self, name: str, said: str) -> None:
         if name not in self.tasks:  # an earlier command finished its training
             self.tasks[name] = self.progress.add_task(escape(name), total=1, completed=1, status="")
-        self.progress.update(self.tasks[name], status=f"{shown(value)} at {length:,}")
+        self.progress.update(self.tasks[name], status=said)
 
-    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
+    def finished(self, name: str, said: str) -> None:
         """The bar gives way to a line above: there may be many runs."""
         if name in self.tasks:
             self.progress.remove_task(self.tasks.pop(name))
         self.done += 1
         self.steps_made[name] = self.steps  # also where an earlier command made them
-        self._print(f"{name}: {_curve(perplexity)}")
+        self._print(f"{name}: {said}")
         self._show_overall()
 
     def _show_overall(self) -> None:
@@ -109,23 +108,15 @@ class Lines(AbstractContextManager["Lines"]):
                 f"{_speed(report.tokens_per_second)}, {report.seconds_left:.0f} s left"
             )
 
-    def evaluated(self, name: str, length: int, value: float | None) -> None:
+    def evaluated(self, name: str, said: str) -> None:
         pass  # told at once when the run is finished
 
-    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
+    def finished(self, name: str, said: str) -> None:
         self.done += 1
-        self._print(f"{name}: {_curve(perplexity)} ({self.done} of {self.runs} runs done)")
+        self._print(f"{name}: {said} ({self.done} of {self.runs} runs done)")
 
     def _print(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def shown(value: float | None) -> str:
-    return "inf" if value is None else f"{value:.2f}"
-
-
-def _curve(perplexity: Mapping[str, float | None]) -> str:
-    return "perplexity " + ", ".join(f"{shown(value)} at {int(length):,}" for length, value in perplexity.items())
 
 
 def _speed(tokens_per_second: float) -> str:

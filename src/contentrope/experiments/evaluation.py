@@ -65,6 +65,11 @@ def perplexity_of(losses: Float[Tensor, "*shape"]) -> float:
     return (losses.sum(dtype=torch.float64) / losses.numel()).exp().item()
 
 
+def shown(perplexity: float | None) -> str:
+    """In two decimals; None is what JSON has for infinity."""
+    return "inf" if perplexity is None else f"{perplexity:.2f}"
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for the time of the block; every submodule gets its own mode back."""

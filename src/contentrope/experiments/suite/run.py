@@ -1,4 +1,4 @@
-"""All variants of the experiment: skip what an earlier run finished, write the results after each."""
+"""All variants of an experiment: skip what an earlier run finished, write the results after each."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from contentrope import schemes
 from contentrope.config import differences
-from contentrope.corpora import Corpus
 from contentrope.errors import InputError
 from contentrope.experiments.devices import require_device
-from contentrope.experiments.growth.config import GrowthConfig
-from contentrope.experiments.growth.jobs import measure_all
-from contentrope.experiments.growth.measure import Evaluated, Finished, Tell, Trained, corpus_of, folder_of
+from contentrope.experiments.suite.experiment import Evaluated, Experiment, Finished, Tell, Trained
+from contentrope.experiments.suite.jobs import measure_all
+from contentrope.experiments.suite.models import folder_of
 from contentrope.reports.checked import check_results
 from contentrope.results import environment, read_json, write_json
 from contentrope.training import StepReport
@@ -35,15 +32,15 @@ class Progress(Protocol):
     def trained(self, name: str, report: StepReport) -> None:
         """Some more updates were made."""
 
-    def evaluated(self, name: str, length: int, value: float | None) -> None:
-        """The perplexity at this length; None: beyond all numbers."""
+    def evaluated(self, name: str, said: str) -> None:
+        """Something was measured."""
 
-    def finished(self, name: str, perplexity: Mapping[str, float | None]) -> None:
-        """The run is written, with its perplexity by length."""
+    def finished(self, name: str, said: str) -> None:
+        """The run is written; ``said`` is its result in short."""
 
 
 def run(
-    config: GrowthConfig,
+    experiment: Experiment,
     out: Path,
     progress: Progress,
     device: str = "cpu",
@@ -62,45 +59,42 @@ def run(
             "every process of this launch would do the whole experiment; start it once, with --jobs for several "
             "variants at a time (`contentrope train` is the command for accelerate launch)"
         )
-    corpus = corpus_of(config)
-    config.scored_tokens(len(corpus.held_out))
-    results = _begin(config, out / "results.json", corpus, preset)
+    experiment.check()
+    results = _begin(experiment, out / "results.json", preset)
     if asked is not None:
         results["asked"] = list(asked)
-    for variant in config.variants:  # a misspelt option stops the run now, not after the first variant
-        schemes.make(config.model_of(variant, corpus.vocabulary))
-    missing = _missing(config, results, progress)
-    tell = _teller(config, results, out, progress, device)
-    measure_all(config, missing, corpus, out, device, tell, jobs)
+    missing = _missing(experiment, results, progress)
+    tell = _teller(experiment, results, out, progress, device)
+    measure_all(experiment, missing, out, device, tell, jobs)
     return results
 
 
-def _missing(config: GrowthConfig, results: Mapping[str, Any], progress: Progress) -> dict[str, list[int]]:
+def _missing(experiment: Experiment, results: Mapping[str, Any], progress: Progress) -> dict[str, list[int]]:
     """The seeds still to be run, by variant."""
     missing: dict[str, list[int]] = {}
     kept = []
-    for variant in config.variants:
+    for variant in experiment.variants:
         done = results["variants"].get(variant, {"runs": {}})["runs"]
-        seeds = [seed for seed in range(config.seeds) if str(seed) not in done]
-        kept += [(variant, seed) for seed in range(config.seeds) if seed not in seeds]
+        seeds = [seed for seed in range(experiment.seeds) if str(seed) not in done]
+        kept += [(variant, seed) for seed in range(experiment.seeds) if seed not in seeds]
         if seeds:
             missing[variant] = seeds
-    progress.planned(len(config.variants) * config.seeds, len(kept), config.training.steps)
+    progress.planned(len(experiment.variants) * experiment.seeds, len(kept), experiment.steps)
     for variant, seed in kept:
-        progress.kept(_name(config, variant, seed))
+        progress.kept(_name(experiment, variant, seed))
     return missing
 
 
-def _teller(config: GrowthConfig, results: dict[str, Any], out: Path, progress: Progress, device: str) -> Tell:
+def _teller(experiment: Experiment, results: dict[str, Any], out: Path, progress: Progress, device: str) -> Tell:
     """Passes on what happens, and writes every run that is finished."""
     spent, began = results["seconds"], time.perf_counter()
 
     def tell(event: Trained | Evaluated | Finished) -> None:
-        name = _name(config, event.variant, event.seed)
+        name = _name(experiment, event.variant, event.seed)
         if isinstance(event, Trained):
             progress.trained(name, event.report)
         elif isinstance(event, Evaluated):
-            progress.evaluated(name, event.length, event.perplexity)
+            progress.evaluated(name, event.said)
         else:
             _take_in(results, out / "results.json")
             results["variants"].setdefault(event.variant, {"runs": {}})["runs"][str(event.seed)] = event.run
@@ -109,22 +103,22 @@ def _teller(config: GrowthConfig, results: dict[str, Any], out: Path, progress: 
             write_json(out / "results.json", results)
             # Only now: until the result is written, the checkpoint is all there is of it.
             shutil.rmtree(folder_of(out, event.variant, event.seed) / "checkpoint", ignore_errors=True)
-            progress.finished(name, event.run["perplexity"])
+            progress.finished(name, event.said)
 
     return tell
 
 
-def _name(config: GrowthConfig, variant: str, seed: int) -> str:
-    return f"{variant}, seed {seed}" if config.seeds > 1 else variant
+def _name(experiment: Experiment, variant: str, seed: int) -> str:
+    return f"{variant}, seed {seed}" if experiment.seeds > 1 else variant
 
 
-def _begin(config: GrowthConfig, path: Path, corpus: Corpus, preset: str) -> dict[str, Any]:
+def _begin(experiment: Experiment, path: Path, preset: str) -> dict[str, Any]:
     """The results so far: those on disk if they are of the same experiment, else empty ones."""
     fresh: dict[str, Any] = {
-        "experiment": "shakespeare",
+        "experiment": experiment.name,
         "preset": preset,
-        "config": asdict(config),
-        "corpus": corpus.description,
+        "config": experiment.settings(),
+        "corpus": experiment.data(),
         "environment": None,
         "seconds": 0.0,
         "variants": {},

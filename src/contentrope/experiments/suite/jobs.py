@@ -15,10 +15,8 @@ from typing import Any
 
 import torch
 
-from contentrope.corpora import Corpus
 from contentrope.errors import InputError
-from contentrope.experiments.growth.config import GrowthConfig
-from contentrope.experiments.growth.measure import Finished, Tell, corpus_of, measure
+from contentrope.experiments.suite.experiment import Experiment, Finished, Tell
 from contentrope.training import DivergedError
 from contentrope.training.interrupts import interrupts_held
 
@@ -28,7 +26,7 @@ the failures are raised in the end."""
 
 
 def measure_all(
-    config: GrowthConfig, missing: dict[str, list[int]], corpus: Corpus, out: Path, device: str, tell: Tell, jobs: int
+    experiment: Experiment, missing: dict[str, list[int]], out: Path, device: str, tell: Tell, jobs: int
 ) -> None:
     """Measure the seeds of every variant in ``missing``, ``jobs`` variants at a time."""
     if jobs < 1:
@@ -37,18 +35,18 @@ def measure_all(
     if jobs == 1 or len(missing) < 2:
         for variant, seeds in missing.items():
             try:
-                measure(config, variant, seeds, corpus, out, device, tell)
+                experiment.measure(variant, seeds, out, device, tell)
             except OF_ONE_VARIANT as error:
                 failures[variant] = error
     else:
-        failures = _measure_beside(config, missing, out, device, tell, min(jobs, len(missing)))
+        failures = _measure_beside(experiment, missing, out, device, tell, min(jobs, len(missing)))
     for variant, failure in failures.items():
         others = ", ".join(other for other in failures if other != variant)
         raise type(failure)(f"{variant}: {failure}" + (f"; also failed: {others}" if others else "")) from failure
 
 
 def _measure_beside(
-    config: GrowthConfig, missing: dict[str, list[int]], out: Path, device: str, tell: Tell, jobs: int
+    experiment: Experiment, missing: dict[str, list[int]], out: Path, device: str, tell: Tell, jobs: int
 ) -> dict[str, BaseException]:
     """Measure in ``jobs`` processes; the failures that concern one variant only."""
     context = multiprocessing.get_context("spawn")
@@ -56,7 +54,7 @@ def _measure_beside(
     threads = max(1, torch.get_num_threads() // jobs)
     with ProcessPoolExecutor(jobs, context, _begin_process, (told, stop, threads)) as pool, interrupts_held() as check:
         futures = {
-            variant: pool.submit(_measure_apart, config, variant, seeds, out, device)
+            variant: pool.submit(_measure_apart, experiment, variant, seeds, out, device)
             for variant, seeds in missing.items()
         }
         try:
@@ -104,10 +102,10 @@ def _let_one_pass(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _measure_apart(config: GrowthConfig, variant: str, seeds: list[int], out: Path, device: str) -> None:
+def _measure_apart(experiment: Experiment, variant: str, seeds: list[int], out: Path, device: str) -> None:
     def tell(event: Any) -> None:
         if _Process.stop.is_set() and not isinstance(event, Finished):
             raise KeyboardInterrupt  # training saves where it is
         _Process.told.put(event)
 
-    measure(config, variant, seeds, corpus_of(config), out, device, tell)
+    experiment.measure(variant, seeds, out, device, tell)

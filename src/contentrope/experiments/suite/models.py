@@ -1,0 +1,107 @@
+"""Models of one variant, trained with several seeds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from contentrope.config import ModelConfig
+from contentrope.experiments.suite.experiment import Tell, Trained
+from contentrope.model import Transformer
+from contentrope.results import environment
+from contentrope.training import Batches, MetricsLog, Stepper, StepReport, TrainConfig, train
+
+
+class TrainedModel(NamedTuple):
+    seed: int
+    model: Transformer
+    folder: Path
+    facts: dict[str, Any]
+    """What training took, for the result file."""
+
+
+def trained_models(
+    variant: str,
+    seeds: list[int],
+    config: ModelConfig,
+    training: TrainConfig,
+    batches: Batches,
+    *,
+    settings: Mapping[str, Any],
+    out: Path,
+    device: str,
+    tell: Tell,
+) -> Iterator[TrainedModel]:
+    """A model per seed, one after the other. ``settings`` must agree before a checkpoint is resumed."""
+    for seed, model, stepper in _steppers(config, training, seeds, device):
+        folder = folder_of(out, variant, seed)
+        last = train(
+            stepper,
+            batches,
+            checkpoint=folder / "checkpoint",
+            on_step=lambda report, seed=seed: tell(Trained(variant, seed, report)),  # type: ignore[misc]
+            settings={"model": config.to_dict(), **settings},
+            metrics=MetricsLog(folder),
+        )
+        yield TrainedModel(seed, model, folder, _facts(last, stepper, model, device))
+        model.train()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # other variants may be computed beside this one
+
+
+def _facts(last: StepReport, stepper: Stepper, model: Transformer, device: str) -> dict[str, Any]:
+    return {
+        "final_loss": last.loss,
+        "training_seconds": last.seconds,
+        "steps_per_second": last.steps_per_second,
+        "acceleration": stepper.acceleration,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "model": model.config.to_dict(),
+        "environment": environment(device),
+    }
+
+
+def _steppers(
+    config: ModelConfig, training: TrainConfig, seeds: list[int], device: str
+) -> Iterator[tuple[int, Transformer, Stepper]]:
+    """One model and stepper for all seeds: what was compiled for the first serves the others."""
+    model = fresh_model(config, seeds[0], device)
+    stepper = Stepper(model, replace(training, seed=seeds[0]))
+    yield seeds[0], model, stepper
+    for seed in seeds[1:]:
+        stepper.restart(seed, fresh_model(config, seed, device).state_dict())
+        yield seed, model, stepper
+
+
+def fresh_model(config: ModelConfig, seed: int, device: str) -> Transformer:
+    """A model with the first weights of ``seed``, which are the same on every device."""
+    with seeded(seed):
+        return Transformer(config).to(device)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers that depend on ``seed`` alone, for the time of the block."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+def folder_of(out: Path, variant: str, seed: int) -> Path:
+    return out / "runs" / re.sub(r"[^\w.=-]+", "-", variant) / f"seed-{seed}"
+
+
+def finite_or_none(value: Any) -> Any:
+    """JSON has no infinity: None in its place, in lists and dictionaries too."""
+    if isinstance(value, dict):
+        return {key: finite_or_none(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite_or_none(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
