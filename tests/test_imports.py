@@ -25,13 +25,13 @@ LAYERS = (
     {"frames"},
     {"schemes"},
     {"model"},
-    {"generation", "checkpoint"},
-    {"corpora", "results"},
+    {"generation", "checkpoint", "inspection"},
+    {"corpora", "facts", "results"},
     {"training"},
     {"experiments", "hf", "reports"},
     {"cli"},
 )
-ABOVE_THE_CORE = {"corpora", "results", "training", "experiments", "hf", "reports", "cli"}
+ABOVE_THE_CORE = {"corpora", "facts", "results", "training", "experiments", "hf", "reports", "cli"}
 
 
 def run_fresh(program: str) -> str:
