@@ -232,9 +232,16 @@ def test_the_learning_rate_rises_linearly_then_falls() -> None:
     assert 0 < rates[-1] < 0.001
 
 
+def test_the_learning_rate_may_stay_where_it_is() -> None:
+    constant = replace(CONFIG, schedule="constant")
+    rates = [constant.learning_rate_at(step) for step in range(CONFIG.steps)]
+    assert rates[:2] == pytest.approx([0.005, 0.01])
+    assert set(rates[2:]) == {CONFIG.learning_rate}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("steps", 0), ("batch_size", -1), ("accumulate", 2), ("precision", "fp8"), ("acceleration", "rocket"),
+    [("schedule", "linear"), ("steps", 0), ("batch_size", -1), ("accumulate", 2), ("precision", "fp8"), ("acceleration", "rocket"),
      ("learning_rate", 0.0), ("clip", float("nan")), ("clip", 0.0),
      ("weight_decay", -0.1), ("warmup", 12), ("seed", -1), ("steps", True)],
 )  # fmt: skip

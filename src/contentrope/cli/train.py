@@ -27,8 +27,9 @@ from contentrope.corpora import Corpus, load_corpus
 from contentrope.errors import InputError
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.evaluation import perplexity, shown
-from contentrope.experiments.growth.config import ModelSize, model_config
+from contentrope.experiments.growth.config import model_config
 from contentrope.experiments.saved import save_text_model
+from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.suite import finite_or_none, fresh_model, seeded
 from contentrope.model import Transformer
 from contentrope.results import environment, read_json, write_json

@@ -13,6 +13,7 @@ import torch
 from contentrope.errors import InputError
 
 Precision = Literal["float32", "tf32", "bf16"]
+Schedule = Literal["cosine", "constant"]
 Acceleration = Literal["auto", "none", "compile", "graphs"]
 
 
@@ -29,7 +30,9 @@ class TrainConfig:
     batch_size: int = 64
     """Examples per update, over all processes and accumulated parts."""
     learning_rate: float = 3e-4
-    """Peak of the learning rate; half a cosine down to zero follows."""
+    """Peak of the learning rate."""
+    schedule: Schedule = "cosine"
+    """What follows the warm-up: half a cosine down to zero, or the peak to the end."""
     weight_decay: float = 0.1
     """Decoupled weight decay, on all parameters."""
     clip: float = 1.0
@@ -60,14 +63,16 @@ class TrainConfig:
             raise InputError(f"warmup {self.warmup} must be shorter than steps {self.steps}")
         if self.batch_size % self.accumulate:
             raise InputError(f"batch_size {self.batch_size} does not divide into accumulate {self.accumulate} parts")
-        for name, allowed in (("precision", get_args(Precision)), ("acceleration", get_args(Acceleration))):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        for name, choices in (("schedule", Schedule), ("precision", Precision), ("acceleration", Acceleration)):
+            if getattr(self, name) not in get_args(choices):
+                raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
 
     def learning_rate_at(self, step: int) -> float:
-        """Linear warm-up, then half a cosine that would reach zero one step after the last."""
+        """Linear warm-up, then half a cosine that would reach zero one step after the last, or no change."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return self.learning_rate
         progress = (step - self.warmup) / (self.steps - self.warmup)
         return self.learning_rate * (1.0 + math.cos(math.pi * progress)) / 2.0
 

@@ -4,8 +4,9 @@ Does a prediction get worse when the model is shown more context than it was tra
 settings, ``presets.py`` the runs that have a name, ``measure.py`` what is done with one variant.
 """
 
-from contentrope.experiments.growth.config import GrowthConfig, ModelSize
+from contentrope.experiments.growth.config import GrowthConfig
 from contentrope.experiments.growth.measure import Growth, run
 from contentrope.experiments.growth.presets import PRESETS
+from contentrope.experiments.sizes import ModelSize
 
 __all__ = ["PRESETS", "Growth", "GrowthConfig", "ModelSize", "run"]

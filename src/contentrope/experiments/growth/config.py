@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from contentrope.config import ModelConfig
 from contentrope.corpora import CharVocabulary
 from contentrope.errors import InputError
+from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.variants import parse_variant
 from contentrope.training import TrainConfig
 
 RECENT = 512
 """Characters of a long window that are scored when the text before them is changed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSize:
-    """What all variants of the model have in common."""
-
-    dim: int = 128
-    """Width."""
-    layers: int = 4
-    """Layers."""
-    heads: int = 4
-    """Attention heads."""
-    dropout: float = 0.0
-    """Dropout on the embeddings and on what each block adds."""
-    attention_dropout: float = 0.0
-    """How likely a head reads nothing at a position, for all queries alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,18 +75,6 @@ class GrowthConfig:
 
 def model_config(variant: str, size: ModelSize, vocabulary: CharVocabulary) -> ModelConfig:
     """The settings of a character model whose units are lines."""
-    parsed = parse_variant(variant)
     if "\n" not in vocabulary.symbols:
         raise InputError("units are lines, and the part of the text to train on has no line break; take another text")
-    config = ModelConfig(
-        vocab_size=len(vocabulary),
-        dim=size.dim,
-        layers=size.layers,
-        heads=size.heads,
-        dropout=size.dropout,
-        attention_dropout=size.attention_dropout,
-        scheme=parsed.scheme,
-        options=parsed.options,
-        terminators=(vocabulary.id_of("\n"),),
-    )
-    return replace(config, rotary=replace(config.rotary, **parsed.rotary))
+    return size.model(variant, vocab_size=len(vocabulary), terminators=(vocabulary.id_of("\n"),))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contentrope.experiments.growth.config import GrowthConfig, ModelSize
+from contentrope.experiments.growth.config import GrowthConfig
+from contentrope.experiments.sizes import ModelSize
 from contentrope.training import TrainConfig
 
 QUICK = GrowthConfig(
