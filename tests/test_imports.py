@@ -15,7 +15,7 @@ import pytest
 import contentrope
 
 PACKAGE = Path(contentrope.__file__).parent
-OPTIONAL = ("triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis")
+OPTIONAL = ("triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis", "faker")
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
