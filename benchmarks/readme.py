@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from contentrope.reports import draw_picture, read_results
-from contentrope.reports.tables import length_table
+from contentrope.reports.growth.tables import length_table
 from contentrope.reports.tables import markdown_table as table
 
 ROOT = Path(__file__).resolve().parent.parent

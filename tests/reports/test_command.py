@@ -12,7 +12,7 @@ from contentrope.errors import InputError
 from contentrope.reports import read_results, write_report
 from contentrope.reports.__main__ import main
 from contentrope.results import write_json
-from tests.reports.made_up import made_results, with_details
+from tests.reports.growth.made_up import made_results, with_details
 
 
 @pytest.fixture

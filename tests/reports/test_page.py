@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contentrope.reports import write_report
-from tests.reports.made_up import CURVES, made_results, with_details
+from tests.reports.growth.made_up import CURVES, made_results, with_details
 from tests.reports.reading import Page
 
 HOSTILE = '<script>alert("x")</script>|$\\frac{$*`:a=<b>,_c=é'

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import readme
 from contentrope.reports import draw_picture, read_results
-from contentrope.reports.tables import length_table
+from contentrope.reports.growth.tables import length_table
 from contentrope.results import write_json
-from tests.reports.made_up import made_results
+from tests.reports.growth.made_up import made_results
 
 GROWTH = ("quick", "paper")
 

@@ -12,7 +12,7 @@ import contentrope
 from contentrope.errors import BackendError
 from contentrope.reports import pictures, write_report
 from contentrope.results import write_json
-from tests.reports.made_up import CURVES, made_results, with_details
+from tests.reports.growth.made_up import CURVES, made_results, with_details
 from tests.reports.reading import Page
 
 

@@ -37,17 +37,14 @@ class Report:
 
 
 def show_results(console: Console, results: Mapping[str, Any], folder: Path) -> None:
-    """Print the table of all finished runs, write the report, and say where it is and what is missing."""
+    """Print the tables of all finished runs, write the report, and say where it is and what is missing."""
     from contentrope.reports import write_report
-    from contentrope.reports.read import training_length, variants_of
+    from contentrope.reports.known import experiment_of
+    from contentrope.reports.read import variants_of
 
     if variants_of(results):
         print_results(console, results)
-        say(
-            console,
-            f"\nTrained on windows of {training_length(results)} characters only: a row that stays level to the "
-            "right bears more context than it was trained with, a rising one does not.",
-        )
+        say(console, f"\n{experiment_of(results).closing_words(results)}")
     missing = missing_runs(results)
     if missing:
         say(console, f"Not finished yet: {'; '.join(missing)}.")

@@ -39,12 +39,12 @@ def print_table(console: Console, title: str, head: Sequence[str], rows: Sequenc
 
 
 def print_results(console: Console, results: Mapping[str, Any]) -> None:
-    """Perplexity by variant and length as the report has it: mean and spread over seeds, the paper's row below."""
-    from contentrope.reports.tables import length_table
+    """The main tables of an experiment as its report has them: mean and spread over seeds, beside the paper's."""
+    from contentrope.reports.known import experiment_of
 
-    found = length_table(results)
-    rows = [[f"[{STYLES[cell.style] or 'default'}]{escape(cell.text)}[/]" for cell in row] for row in found.rows]
-    print_table(console, "Perplexity by characters read; lower is better", found.head, rows)
+    for title, table in experiment_of(results).main_tables(results):
+        rows = [[f"[{STYLES[cell.style] or 'default'}]{escape(cell.text)}[/]" for cell in row] for row in table.rows]
+        print_table(console, title, table.head, rows)
 
 
 def facts_table(facts: Mapping[str, Any]) -> Table:

@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m contentrope.reports", description="Rebuild the report of a context-growth experiment."
+        prog="python -m contentrope.reports", description="Rebuild the report of an experiment."
     )
     parser.add_argument("results", type=Path, metavar="RESULTS.json", help="result file of the experiment")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: that of the result file)")
-    where.add_argument("--picture-only", type=Path, metavar="PATH.svg", help="draw the length curve and nothing else")
+    where.add_argument("--picture-only", type=Path, metavar="PATH.svg", help="draw the main picture and nothing else")
     return parser
 
 

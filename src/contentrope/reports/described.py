@@ -1,4 +1,4 @@
-"""What was run, in one paragraph, and how to run it again."""
+"""What was run and how to run it again: the sentences that all reports share."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from contentrope.reports.read import Results, all_runs, lengths_of, seeds_of, setting, training_length
+from contentrope.reports.blocks import Block, Command, Heading, Paragraph
+from contentrope.reports.read import Results, all_runs, seeds_of, setting
 
 CUSTOM = "custom"
 """What a run is called whose settings are no preset's."""
-
-
-def title(results: Results) -> str:
-    return f"Context growth on {results['corpus'].get('name', 'an unnamed text')}"
-
-
-def what_was_run(results: Results) -> str:
-    """Sizes, steps, batch, precision, seeds, text, machine, versions and commit; what is unknown is left out."""
-    sentences = (_training(results), _model(results), _reading(results), _text(results), _machine(results))
-    return " ".join(filter(None, sentences))
 
 
 def unfinished(results: Results) -> str | None:
@@ -28,6 +19,20 @@ def unfinished(results: Results) -> str | None:
     planned = len(seeds_of(results)) * len(asked)
     done = sum(1 for _ in all_runs(results))
     return f"Unfinished: {done} of {planned} runs are in. Numbers may change." if done < planned else None
+
+
+def repeat(results: Results) -> list[Block]:
+    """The section that says how to run it again."""
+    settings = "Every setting, seed and unrounded number is in results.json."
+    if results.get("preset") == CUSTOM:
+        settings = "The settings were changed by hand: give those under config in results.json as options. " + settings
+    rebuild = "This report alone is rebuilt by:"
+    return [
+        Heading("Repeat it"),
+        Command(command(results)),
+        Paragraph(f"{settings} {rebuild}"),
+        Command(rebuild_command(results)),
+    ]
 
 
 def command(results: Results) -> str:
@@ -62,19 +67,19 @@ def _one_line(parts: list[str]) -> str:
     return " ".join(shlex.join(parts).split())
 
 
-def _training(results: Results) -> str:
-    length, batch = training_length(results), setting(results, "batch_size", "batch")
-    windows = f"windows of {length:,} characters" if length else "windows of text"
+def training(results: Results, examples: str, unit: str) -> str:
+    """Preset, steps, batch, rate, precision and seeds of a training on ``examples``; a step takes some ``unit``."""
+    batch = setting(results, "batch_size", "batch")
     steps, rate = setting(results, "steps"), setting(results, "learning_rate")
     details = [
-        steps and f"{_shown(steps)} steps",
-        batch and f"{_shown(batch)} windows a step",
-        rate and f"learning rate {_shown(rate)}",
+        steps and f"{shown(steps)} steps",
+        batch and f"{shown(batch)} {unit} a step",
+        rate and f"learning rate {shown(rate)}",
         _named(results, "precision", "precision", "dtype"),
         _seeds(seeds_of(results)),
     ]
     known = ", ".join(filter(None, details))
-    return f"Preset {_preset(results)}. Trained on {windows}{f': {known}' if known else ''}."
+    return f"Preset {_preset(results)}. Trained on {examples}{f': {known}' if known else ''}."
 
 
 def _seeds(seeds: list[int]) -> str | None:
@@ -85,16 +90,16 @@ def _seeds(seeds: list[int]) -> str | None:
 
 def _named(results: Results, title: str, *names: str) -> str | None:
     value = setting(results, *names)
-    return None if value is None else f"{title} {_shown(value)}"
+    return None if value is None else f"{title} {shown(value)}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _model(results: Results) -> str | None:
+def model(results: Results) -> str | None:
     counts = sorted({run["parameters"] for run in all_runs(results) if run.get("parameters")})
     details = [
         _named(results, "width", "dim", "width"),
@@ -109,24 +114,7 @@ def _model(results: Results) -> str | None:
     return f"Model: {', '.join(filter(None, details))}." if any(details) else None
 
 
-def _reading(results: Results) -> str | None:
-    lengths = lengths_of(results)
-    once = [length for length in setting(results, "once") or () if length in lengths]
-    read = f"Read at {', '.join(f'{n:,}' for n in lengths)} characters" if lengths else None
-    rest = f" ({', '.join(f'{n:,}' for n in once)} with the first seed alone)" if once else ""
-    unseen = " Scored on the end of the training part, to choose settings; the held-out text stays unseen."
-    return read and f"{read}{rest}.{unseen if setting(results, 'search') else ''}"
-
-
-def _text(results: Results) -> str:
-    corpus = results["corpus"]
-    sizes = {"characters": "characters", "symbols": "symbols", "training": "to train on", "held_out": "held out"}
-    details = [f"{corpus[key]:,} {words}" for key, words in sizes.items() if isinstance(corpus.get(key), int)]
-    mark = [f"SHA-256 {str(corpus['sha256'])[:12]}…"] if corpus.get("sha256") else []
-    return f"Text: {', '.join([str(corpus.get('name', 'unnamed')), *details, *mark])}."
-
-
-def _machine(results: Results) -> str | None:
+def machine(results: Results) -> str | None:
     """Everything the runs were made on: a resumed experiment may have seen two machines."""
     places = [results.get("environment"), *(run.get("environment") for run in all_runs(results))]
     known = [place for place in places if isinstance(place, Mapping)]

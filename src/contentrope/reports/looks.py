@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contentrope.reports.read import scheme_and_options
+from contentrope.reports.read import ADDED, scheme_and_options
 
 INK, FAINT, GROUND = "#1f2328", "#8b949e", "#ffffff"
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow; then some of Paul Tol's.
@@ -44,6 +44,12 @@ def looks(variants: Sequence[str]) -> dict[str, Look]:
     return found
 
 
+def colours_and_markers(count: int) -> list[tuple[str, str]]:
+    """For things that are no variants, such as groups of points: so many that a reader can tell apart."""
+    colours = (*_OWN_COLOURS.values(), *_OTHER_COLOURS)
+    return [(colours[place % len(colours)], _MARKERS[place % len(_MARKERS)]) for place in range(count)]
+
+
 def _is_content(variant: str) -> bool:
     return scheme_and_options(variant)[0] == "content"
 
@@ -56,7 +62,8 @@ def _per_head_twin(variant: str) -> str:
     """
     scheme, options = scheme_and_options(variant)
     rest = ",".join(f"{name}={value}" for name, value in options.items() if name != "frequencies")
-    return f"{scheme}:{rest}" if rest else scheme
+    plain = f"{scheme}:{rest}" if rest else scheme
+    return "".join((plain, *variant.partition(ADDED)[1:]))
 
 
 def _colours(variants: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contentrope.reports.document import Block, Command, Heading, Paragraph, Picture, Points
+from contentrope.reports.blocks import Block, Command, Heading, Paragraph, Picture, Points
 from contentrope.reports.tables import Table, markdown_text
 
 

@@ -18,9 +18,20 @@ class Measured:
 
     @property
     def text(self) -> str:
+        return self.printed()
+
+    def printed(self, decimals: int | None = None) -> str:
+        """With so many decimals, or as many as the size of the number asks for."""
         if self.spread is None:
-            return number(self.mean)
-        return f"{number(self.mean)} ± {number(self.spread, decimals_for(self.mean))}"
+            return number(self.mean, decimals)
+        spread = number(self.spread, decimals_for(self.mean) if decimals is None else decimals)
+        return f"{number(self.mean, decimals)} ± {spread}"
+
+    def differs_from(self, other: Measured) -> bool:
+        """Whether the gap is at least the larger spread over seeds; without both spreads nobody can tell."""
+        if self.spread is None or other.spread is None:
+            return True
+        return abs(self.mean - other.mean) >= max(self.spread, other.spread)
 
 
 def mean_and_spread(values: Sequence[float]) -> Measured:

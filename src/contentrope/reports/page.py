@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from contentrope.reports.document import Block, Command, Heading, Paragraph, Picture, Points
+from contentrope.reports.blocks import Block, Command, Heading, Paragraph, Picture, Points
 from contentrope.reports.looks import GROUND, INK
 from contentrope.reports.tables import Cell, Table
 

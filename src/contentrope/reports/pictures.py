@@ -1,4 +1,4 @@
-"""Pictures of a result: perplexity by length, and by position in the window.
+"""Pictures of a result, all in one style.
 
 matplotlib is optional and imported only where something is drawn.
 """
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contentrope.errors import BackendError
-from contentrope.reports.document import CURVE, POSITIONS
-from contentrope.reports.figures import curve_figure, position_figure
+from contentrope.reports.known import experiment_of
 from contentrope.reports.looks import FAINT, GROUND, INK
 from contentrope.reports.read import Results
 
@@ -39,16 +38,16 @@ class Drawn:
     png: bytes
 
 
-def draw(results: Results) -> dict[str, Drawn]:
-    """Every picture there are numbers for, by the stem of its file."""
+def draw(results: Results, only: str | None = None) -> dict[str, Drawn]:
+    """Every picture there are numbers for (or ``only`` one of them), by the stem of its file."""
     try:
         import matplotlib.style
     except ImportError as error:
         raise BackendError("pictures need matplotlib: pip install contentrope[report]") from error
     # From the defaults, so that nobody's own settings change the picture.
     with matplotlib.style.context(["default", _STYLE]):
-        figures = {CURVE: curve_figure(results), POSITIONS: position_figure(results)}
-        return {name: _rendered(figure) for name, figure in figures.items() if figure is not None}
+        figures = experiment_of(results).figures(results)
+        return {name: _rendered(figure) for name, figure in figures.items() if figure and only in (None, name)}
 
 
 def _rendered(figure: Figure) -> Drawn:

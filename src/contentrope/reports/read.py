@@ -1,33 +1,19 @@
-"""Reading a result file: is it one, and what does it say?"""
+"""What a result file says, whatever the experiment."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
-
-from contentrope.errors import InputError
-from contentrope.reports.checked import check_results
-from contentrope.reports.measured import Measured, mean_and_spread
-from contentrope.results import read_json
 
 Results = Mapping[str, Any]
 COMMA_BETWEEN_OPTIONS = r",(?![^\[]*\])"
 """In a variant's name; a list has commas of its own."""
+ADDED = " + "
+"""Before what a variant adds to a scheme without being an option of it."""
 LARGEST = 1e200
 """What lies beyond counts as infinite: sums of such numbers, and the ends of an axis, would be."""
-
-
-def read_results(path: str | Path) -> dict[str, Any]:
-    """Read the result file of a context-growth experiment; a damaged or foreign one is refused."""
-    results = read_json(path)
-    try:
-        check_results(results)
-    except InputError as error:
-        raise InputError(f"{path} is not a result file of a context-growth experiment: {error}") from error
-    return results
 
 
 def finite_or_inf(value: float | None) -> float:
@@ -38,6 +24,11 @@ def finite_or_inf(value: float | None) -> float:
 def runs_of(results: Results, variant: str) -> list[Results]:
     """The finished runs of a variant, one a seed."""
     return list(results["variants"][variant]["runs"].values())
+
+
+def parts_of(results: Results, variant: str, name: str) -> list[Results]:
+    """An optional part of every run that has it."""
+    return [run[name] for run in runs_of(results, variant) if run.get(name)]
 
 
 def variants_of(results: Results) -> list[str]:
@@ -55,32 +46,6 @@ def seeds_of(results: Results) -> list[int]:
 def all_runs(results: Results) -> Iterator[Results]:
     for variant in results["variants"]:
         yield from runs_of(results, variant)
-
-
-def lengths_of(results: Results) -> list[int]:
-    """Every length that some run was evaluated at."""
-    return sorted({int(length) for run in all_runs(results) for length in run["perplexity"]})
-
-
-def lengths_to_compare(results: Results) -> list[int]:
-    """The lengths that score the same text; windows read once, with the first seed alone, score another."""
-    once = setting(results, "once") or ()
-    return [length for length in lengths_of(results) if length not in once]
-
-
-def training_length(results: Results) -> int | None:
-    """Characters per training window; the shortest evaluation length if the settings do not say."""
-    length = setting(results, "length", "train_length", "training_length")
-    return length if isinstance(length, int) else min(lengths_of(results), default=None)
-
-
-def curve(results: Results, variant: str) -> dict[int, Measured]:
-    """Perplexity by length, over the seeds that have it."""
-    found: dict[int, list[float]] = {}
-    for run in runs_of(results, variant):
-        for length, value in run["perplexity"].items():
-            found.setdefault(int(length), []).append(finite_or_inf(value))
-    return {length: mean_and_spread(found[length]) for length in sorted(found)}
 
 
 def setting(results: Results, *names: str) -> Any:
@@ -108,8 +73,10 @@ def scheme_and_options(variant: str) -> tuple[str, dict[str, str]]:
     ('rope', {'frequencies': 'model_wide'})
     >>> scheme_and_options("content:anchors=[0,1],noise=1")
     ('content', {'anchors': '[0,1]', 'noise': '1'})
+    >>> scheme_and_options("content:competition=1 + memory")
+    ('content', {'competition': '1'})
     """
-    scheme, _, rest = variant.partition(":")
+    scheme, _, rest = variant.partition(ADDED)[0].partition(":")
     options = (item.partition("=") for item in re.split(COMMA_BETWEEN_OPTIONS, rest) if item)
     return scheme, {name: value for name, _, value in options}
 

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from contentrope.reports.measured import mean_and_spread, number
-from contentrope.reports.paper import paper_curve
-from contentrope.reports.read import Results, curve, lengths_of, runs_of, variants_of
-
-__all__ = ["Cell", "Table", "length_table", "lowest", "markdown_table", "markdown_text", "mean_and_spread"]
 
 
 @dataclass(frozen=True)
@@ -59,37 +53,15 @@ def _markdown(cell: Cell) -> str:
     return f"{around}{markdown_text(cell.text)}{around}"
 
 
-def length_table(results: Results, variants: Sequence[str] | None = None, *, paper: bool = True) -> Table:
-    """Perplexity by variant (down) and length (across), the lowest of each column in bold, the paper's below ours."""
-    shown = variants_of(results) if variants is None else list(variants)
-    lengths = [length for length in lengths_of(results) if any(length in curve(results, name) for name in shown)]
-    counts = {len(runs_of(results, name)) for name in shown}
-    best = {length: lowest(results, shown, length) for length in lengths}
-    rows = []
-    for name in shown:
-        seeds = [Cell(str(len(runs_of(results, name))))] if len(counts) > 1 else []
-        rows.append([Cell(name), *seeds, *(_length_cell(results, name, length, best[length]) for length in lengths)])
-        printed = paper_curve(results, name) if paper else {}
-        if set(printed) & set(lengths):
-            theirs = [Cell(number(printed[n]) if n in printed else "", "emphasis") for n in lengths]
-            rows.append([Cell("paper", "emphasis"), *(Cell("") for _ in seeds), *theirs])
-    return Table(["characters read", *(["seeds"] if len(counts) > 1 else []), *(f"{n:,}" for n in lengths)], rows)
+def best_of(found: Mapping[str, float], printed: Callable[[float], str], *, most: bool = False) -> list[str]:
+    """The names with the least (or most), all that print the same; none where that is every one of them.
 
-
-def _length_cell(results: Results, variant: str, length: int, best: Sequence[str]) -> Cell:
-    found = curve(results, variant).get(length)
-    if found is None:
-        return Cell("")
-    # One value shows itself by its missing spread; some but not all seeds would not.
-    partial = 1 < found.count < len(runs_of(results, variant))
-    return Cell(found.text + (f" (n={found.count})" if partial else ""), "strong" if variant in best else "plain")
-
-
-def lowest(results: Results, variants: Sequence[str], length: int) -> list[str]:
-    """The variants with the lowest mean, all that print the same; none where that is every one of them."""
-    found = {name: curve(results, name)[length].mean for name in variants if length in curve(results, name)}
-    least = min(found.values(), default=math.inf)
-    if not math.isfinite(least):
+    >>> best_of({"a": 4.401, "b": 4.402, "c": 4.5}, "{:.2f}".format)
+    ['a', 'b']
+    """
+    values = [value for value in found.values() if math.isfinite(value)]
+    if not values:
         return []
-    best = [name for name, mean in found.items() if number(mean) == number(least)]
-    return best if len(best) < len(found) else []
+    best = printed(max(values) if most else min(values))
+    names = [name for name, value in found.items() if printed(value) == best]
+    return names if len(names) < len(found) else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from contentrope.errors import BackendError, InputError
 from contentrope.files import write_whole
 from contentrope.reports.checked import check_results
-from contentrope.reports.document import CURVE, document
+from contentrope.reports.known import experiment_of
 from contentrope.reports.markdown import markdown
 from contentrope.reports.page import page
 from contentrope.reports.pictures import Drawn, draw
@@ -22,7 +22,7 @@ def write_report(results: Results, folder: str | Path) -> list[Path]:
         pictures, notice = draw(results), None
     except BackendError as error:
         pictures, notice = {}, f"Not drawn: {error}."
-    blocks = document(results, pictures, notice)
+    blocks = experiment_of(results).document(results, pictures, notice)
     files = {
         "report.md": markdown(blocks).encode(),
         "report.html": page(blocks, {name: drawn.svg for name, drawn in pictures.items()}).encode(),
@@ -34,14 +34,15 @@ def write_report(results: Results, folder: str | Path) -> list[Path]:
 
 
 def draw_picture(results: Results, path: str | Path) -> None:
-    """Write the length curve alone, as .svg or .png."""
+    """Write the main picture of the experiment alone, as .svg or .png."""
     check_results(results)
     path = Path(path)
     if path.suffix not in (".svg", ".png"):
         raise InputError(f"a picture is written as .svg or .png, not as {path.name}")
-    drawn = draw(results).get(CURVE)
+    main = experiment_of(results).MAIN_PICTURE
+    drawn = draw(results, main).get(main)
     if drawn is None:
-        raise InputError("there is nothing to draw: no run has a finite perplexity")
+        raise InputError("there is nothing to draw: no run has a finite number")
     write_whole(path, drawn.svg if path.suffix == ".svg" else drawn.png)
 
 

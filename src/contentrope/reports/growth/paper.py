@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from contentrope.reports.read import frequency_layout, scheme_and_options, training_length
+from contentrope.reports.growth.curves import training_length
+from contentrope.reports.read import frequency_layout, scheme_and_options
 
 CORPUS, TRAINING_LENGTH = "shakespeare", 256
 LENGTHS = (256, 512, 1024, 2048, 4096)

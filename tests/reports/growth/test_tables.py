@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from contentrope.reports.details import cost_table, distant_table, position_table
+from contentrope.reports.costs import cost_table
+from contentrope.reports.growth.details import distant_table, position_table
+from contentrope.reports.growth.paper import LENGTHS as PAPER_LENGTHS
+from contentrope.reports.growth.paper import TABLE_1
+from contentrope.reports.growth.tables import length_table
 from contentrope.reports.measured import mean_and_spread, number
-from contentrope.reports.paper import LENGTHS as PAPER_LENGTHS
-from contentrope.reports.paper import TABLE_1
-from contentrope.reports.tables import Table, length_table, markdown_table, markdown_text
-from tests.reports.made_up import CURVES, LENGTHS, made_results, made_run, with_details
+from contentrope.reports.tables import Table, markdown_table, markdown_text
+from tests.reports.growth.made_up import CURVES, LENGTHS, made_results, made_run, with_details
 
 
 def row(table: Table, name: str, after: int = 0) -> list[str]:

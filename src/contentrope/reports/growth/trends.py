@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+from contentrope.reports.growth.curves import curve, training_length
 from contentrope.reports.measured import mean_and_spread, number
-from contentrope.reports.read import Results, curve, finite_or_inf, runs_of, training_length, variants_of
+from contentrope.reports.read import Results, finite_or_inf, runs_of, variants_of
 from contentrope.reports.words import listed, span
 
 STEADY = 0.02

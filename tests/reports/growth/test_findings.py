@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contentrope.reports.findings import findings, paper_distance
-from contentrope.reports.paper import TABLE_1
-from tests.reports.made_up import made_results, with_details
+from contentrope.reports.growth.findings import findings, paper_distance
+from contentrope.reports.growth.paper import TABLE_1
+from tests.reports.growth.made_up import made_results, with_details
 
 
 def said(curves: dict[str, tuple[float | None, ...]], seeds: int = 1, **changes: Any) -> str:

@@ -1,21 +1,15 @@
-"""The smaller tables of a report: position in the window, use of distant text, and what training took."""
+"""The smaller tables of a report: position in the window, and use of distant text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from contentrope.reports.measured import Measured, mean_and_spread, number
-from contentrope.reports.read import Results, finite_or_inf, runs_of, variants_of
+from contentrope.reports.read import Results, finite_or_inf, parts_of, variants_of
 from contentrope.reports.tables import Cell, Table
 
 BINS_SHOWN = 10
 AS_WRITTEN = "as written"
-
-
-def _parts(results: Results, variant: str, name: str) -> list[Results]:
-    """An optional part of every run that has it."""
-    return [run[name] for run in runs_of(results, variant) if run.get(name)]
 
 
 # --- position in the window --------------------------------------------------------------------------------------
@@ -23,7 +17,7 @@ def _parts(results: Results, variant: str, name: str) -> list[Results]:
 
 def position_curves(results: Results) -> tuple[list[int], dict[str, list[Measured]]]:
     """Edges of the bins, and perplexity in each bin by variant; empty where no run has them."""
-    found = {name: _parts(results, name, "by_position") for name in variants_of(results)}
+    found = {name: parts_of(results, name, "by_position") for name in variants_of(results)}
     edges: list[int] = next((parts[0]["edges"] for parts in found.values() if parts), [])
     curves = {}
     for name, parts in found.items():
@@ -50,7 +44,7 @@ def position_table(results: Results) -> Table | None:
 
 
 def distant_parts(results: Results, variant: str) -> list[Results]:
-    return _parts(results, variant, "distant")
+    return parts_of(results, variant, "distant")
 
 
 def changes(results: Results, variant: str) -> dict[str, Measured]:
@@ -85,25 +79,3 @@ def percent(change: Measured | None) -> str:
     size = number(abs(change.mean))
     sign = "" if size == number(0) else "+" if change.mean > 0 else "−"
     return f"{sign}{size}%{spread}"
-
-
-# --- training ----------------------------------------------------------------------------------------------------
-
-_COSTS: dict[str, tuple[str, Callable[[Measured], str]]] = {
-    "parameters": ("parameters", lambda found: f"{found.mean:,.0f}"),
-    "final_loss": ("final loss", lambda found: found.text),
-    "training_seconds": ("training, s", lambda found: found.text),
-    "steps_per_second": ("steps per second", lambda found: found.text),
-    "evaluation_seconds": ("evaluation, s", lambda found: found.text),
-}
-
-
-def cost_table(results: Results) -> Table:
-    """What each variant took, as a mean over its seeds."""
-    rows = [[Cell(name), *(_cost(results, name, key) for key in _COSTS)] for name in variants_of(results)]
-    return Table(["", *(title for title, _ in _COSTS.values())], rows)
-
-
-def _cost(results: Results, variant: str, key: str) -> Cell:
-    values = [run[key] for run in runs_of(results, variant) if run.get(key) is not None]
-    return Cell(_COSTS[key][1](mean_and_spread(values)) if values else "")

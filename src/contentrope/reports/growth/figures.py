@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from contentrope.reports.axes import set_ticks
-from contentrope.reports.details import position_curves
-from contentrope.reports.looks import FAINT, INK, Look, looks
+from contentrope.reports.drawing import Line, add_legend, draw_line, hollow, new_figure
+from contentrope.reports.growth.curves import curve, lengths_to_compare, training_length
+from contentrope.reports.growth.details import position_curves
+from contentrope.reports.growth.paper import paper_curve
+from contentrope.reports.looks import FAINT, looks
 from contentrope.reports.measured import Measured
-from contentrope.reports.paper import paper_curve
-from contentrope.reports.read import (
-    COMMA_BETWEEN_OPTIONS,
-    Results,
-    curve,
-    lengths_to_compare,
-    scheme_and_options,
-    training_length,
-    variants_of,
-)
+from contentrope.reports.read import Results, scheme_and_options, variants_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Points = Mapping[float, Measured]
+CURVE, POSITIONS = "curve", "positions"
+"""The stems of the pictures' files."""
 
 CROWDED, LEVEL = 2.0, 1.4
 """A close-up shows the curves that stay within LEVEL of the lowest value, if others pass CROWDED times it."""
 
-LABEL_WIDTH = 24
-LINE_HEIGHT, LINE_GAP = 0.155, 0.125
-"""Of the legend, in inches."""
-HOLLOW: dict[str, Any] = {"ls": "", "mfc": "none", "ms": 8, "mew": 1.2}
+
+def figures(results: Results) -> dict[str, Figure | None]:
+    return {CURVE: curve_figure(results), POSITIONS: position_figure(results)}
 
 
 def curve_figure(results: Results) -> Figure | None:
@@ -48,18 +40,18 @@ def curve_figure(results: Results) -> Figure | None:
     if not panels:
         return None
     styles = looks(list(curves))
-    figure, all_axes = _new_figure([2.3, 2.9] if len(panels) > 1 else [3.6], styles)
+    figure, all_axes = new_figure([2.3, 2.9] if len(panels) > 1 else [3.6], styles)
     firsts = {scheme_and_options(name)[0]: name for name in reversed(styles) if papers[name]}.values()
     for axes, (low, high) in zip(all_axes, panels, strict=True):
         for name, look in styles.items():
-            _draw_line(axes, curves[name], look)
+            draw_line(axes, curves[name], look)
             if name in firsts:  # a second layout of frequencies has the same numbers in the paper
-                axes.plot(list(papers[name]), list(papers[name].values()), **_hollow(look))
+                axes.plot(list(papers[name]), list(papers[name].values()), **hollow(look))
         set_ticks(axes, lengths, low, high)
         axes.set_ylabel("perplexity" if axes is all_axes[0] else "perplexity, close up")
     _mark_training(all_axes, training_length(results))
     all_axes[-1].set_xlabel("characters read")
-    _legend(figure, styles, paper=any(papers.values()))
+    add_legend(figure, styles, paper=any(papers.values()))
     return figure
 
 
@@ -72,14 +64,14 @@ def position_figure(results: Results) -> Figure | None:
     if not panels:
         return None
     styles = looks(list(curves))
-    figure, (axes,) = _new_figure([3.2], styles)
+    figure, (axes,) = new_figure([3.2], styles)
     for name, look in styles.items():
-        _draw_line(axes, curves[name], look)
+        draw_line(axes, curves[name], look)
     set_ticks(axes, edges[1:], *panels[0], begin=middles[0])
     axes.set_xlabel("position in the window")
     axes.set_ylabel("perplexity")
     _mark_training([axes], training_length(results))
-    _legend(figure, styles, paper=False)
+    add_legend(figure, styles, paper=False)
     return figure
 
 
@@ -91,7 +83,7 @@ def _finite(points: Mapping[int, Measured] | Mapping[float, Measured]) -> dict[f
     return {place: value for place, value in points.items() if math.isfinite(value.mean)}
 
 
-def _panels(curves: Mapping[str, Points], papers: Mapping[str, Mapping[int, float]]) -> list[tuple[float, float]]:
+def _panels(curves: Mapping[str, Line], papers: Mapping[str, Mapping[int, float]]) -> list[tuple[float, float]]:
     """The range of perplexity of each panel: everything, then the curves that stay low if others do not."""
     values = {
         name: [*(value.mean for value in points.values()), *papers.get(name, {}).values()]
@@ -106,35 +98,6 @@ def _panels(curves: Mapping[str, Points], papers: Mapping[str, Mapping[int, floa
     return [(low, high), *close_up]
 
 
-def _new_figure(heights: Sequence[float], styles: Mapping[str, Look]) -> tuple[Figure, list[Axes]]:
-    """Axes of these heights, or higher ones where the legend beside them has more lines."""
-    from matplotlib.figure import Figure
-
-    legend = sum(LINE_HEIGHT * (_label(name).count("\n") + 1) + LINE_GAP for name in styles)
-    figure = Figure(figsize=(8.4, max(sum(heights), legend) + 0.5), layout="constrained")
-    grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
-    return figure, list(grid[:, 0])
-
-
-def _draw_line(axes: Axes, points: Points, look: Look) -> None:
-    means = [value.mean for value in points.values()]
-    above = [value.spread or 0.0 for value in points.values()]
-    below = [min(spread, 0.9 * mean) for spread, mean in zip(above, means, strict=True)]  # zero has no logarithm
-    axes.errorbar(list(points), means, [below, above], capsize=2.5, elinewidth=1, **_solid(look))
-
-
-def _solid(look: Look) -> dict[str, Any]:
-    return _mark(look) | {"ls": look.line, "lw": look.width, "ms": 6 if look.width > 2 else 5}
-
-
-def _hollow(look: Look) -> dict[str, Any]:
-    return _mark(look) | HOLLOW
-
-
-def _mark(look: Look) -> dict[str, Any]:
-    return {"color": look.colour, "marker": look.marker, "zorder": 2 + look.order}
-
-
 def _mark_training(all_axes: Sequence[Axes], length: int | None) -> None:
     left, right = all_axes[0].get_xlim()
     if length is None or not left <= length <= right:
@@ -143,28 +106,3 @@ def _mark_training(all_axes: Sequence[Axes], length: int | None) -> None:
         axes.axvline(length, color=FAINT, lw=1, ls=":", zorder=1)
     along_x_within_y = all_axes[0].get_xaxis_transform()
     all_axes[0].text(length, 1.02, f"training length {length:,}", transform=along_x_within_y, fontsize=9)
-
-
-def _legend(figure: Figure, styles: Mapping[str, Look], *, paper: bool) -> None:
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], **_solid(look)) for look in styles.values()]
-    names = [_label(name) for name in styles]
-    if paper:
-        lines.append(Line2D([], [], color=INK, marker="o", **HOLLOW))
-        names.append("hollow: the paper")
-    legend = figure.legend(lines, names, loc="outside right center", fontsize=9, handlelength=3.2, labelspacing=0.8)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a dollar sign in a name is a dollar sign
-
-
-def _label(variant: str) -> str:
-    """A name for the legend: options on lines of their own, only characters that every font has.
-
-    >>> _label("content:competition=1")
-    'content\\ncompetition=1'
-    """
-    safe = "".join(sign if " " <= sign <= "~" else "?" for sign in variant)
-    spaced = re.sub(rf"{COMMA_BETWEEN_OPTIONS}\s*", ", ", safe)
-    lines = [line.strip() for part in spaced.split(":", 1) for line in wrap(part, LABEL_WIDTH)]
-    return "\n".join(line.rstrip(",") for line in lines)

@@ -8,14 +8,14 @@ import pytest
 from contentrope.errors import InputError
 from contentrope.reports import draw_picture, write_report
 from contentrope.reports.looks import looks
-from tests.reports.made_up import CURVES, made_results
+from tests.reports.growth.made_up import CURVES, made_results
 from tests.reports.reading import Page
 
 
 def figure_of(results: dict[str, Any]) -> Any:
     import matplotlib.style
 
-    from contentrope.reports.figures import curve_figure
+    from contentrope.reports.growth.figures import curve_figure
 
     with matplotlib.style.context("default"):
         return curve_figure(results)

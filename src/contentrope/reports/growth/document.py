@@ -1,63 +1,33 @@
-"""A report as a list of blocks, so that Markdown and HTML say the same."""
+"""The report of the context-growth experiment."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
-from contentrope.reports import described
-from contentrope.reports.details import cost_table, distant_parts, distant_table, position_curves, position_table
-from contentrope.reports.findings import findings
-from contentrope.reports.paper import paper_curve
-from contentrope.reports.read import Results, curve, variants_of
-from contentrope.reports.tables import Table, length_table
-
-CURVE, POSITIONS = "curve", "positions"
-
-
-@dataclass(frozen=True)
-class Heading:
-    text: str
-    level: int = 2
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    text: str
-
-
-@dataclass(frozen=True)
-class Points:
-    items: list[str]
-
-
-@dataclass(frozen=True)
-class Command:
-    text: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture by the stem of its file, with words for those who cannot see it."""
-
-    name: str
-    alternative: str
-
-
-Block = Heading | Paragraph | Points | Command | Picture | Table
+from contentrope.reports.blocks import Block, Heading, Paragraph, Picture, Points
+from contentrope.reports.costs import cost_table
+from contentrope.reports.described import repeat, unfinished
+from contentrope.reports.growth import described
+from contentrope.reports.growth.curves import curve
+from contentrope.reports.growth.details import distant_parts, distant_table, position_curves, position_table
+from contentrope.reports.growth.figures import CURVE, POSITIONS
+from contentrope.reports.growth.findings import findings
+from contentrope.reports.growth.paper import paper_curve
+from contentrope.reports.growth.tables import length_table
+from contentrope.reports.read import Results, variants_of
 
 
 def document(results: Results, pictures: Collection[str], no_pictures: str | None = None) -> list[Block]:
     """The whole report; ``pictures`` names those that were drawn, ``no_pictures`` says why there are none."""
-    unfinished = described.unfinished(results)
+    missing = unfinished(results)
     blocks: list[Block] = [Heading(described.title(results), 1)]
-    blocks += [Paragraph(unfinished)] if unfinished else []
+    blocks += [Paragraph(missing)] if missing else []
     blocks += [Paragraph(described.what_was_run(results))]
     if variants_of(results):
         blocks += [*_growth(results, pictures, no_pictures), *_positions(results, pictures), *_distant(results)]
         blocks += [Heading("Training"), cost_table(results)]
-    return [*blocks, *_repeat(results)]
+    return [*blocks, *repeat(results)]
 
 
 def _growth(results: Results, pictures: Collection[str], no_pictures: str | None) -> list[Block]:
@@ -104,16 +74,3 @@ def _distant(results: Results) -> list[Block]:
         f"text: what makes no difference was not used. {part['scored']:,} characters are scored."
     )
     return [Heading("Use of distant text"), Paragraph(words), table]
-
-
-def _repeat(results: Results) -> list[Block]:
-    settings = "Every setting, seed and unrounded number is in results.json."
-    if results.get("preset") == described.CUSTOM:
-        settings = "The settings were changed by hand: give those under config in results.json as options. " + settings
-    rebuild = "This report alone is rebuilt by:"
-    return [
-        Heading("Repeat it"),
-        Command(described.command(results)),
-        Paragraph(f"{settings} {rebuild}"),
-        Command(described.rebuild_command(results)),
-    ]

@@ -6,19 +6,13 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from contentrope.reports.details import changes
+from contentrope.reports.growth.curves import curve, lengths_of
+from contentrope.reports.growth.details import changes
+from contentrope.reports.growth.paper import TABLE_1, paper_curve
+from contentrope.reports.growth.tables import lowest
+from contentrope.reports.growth.trends import trends
 from contentrope.reports.measured import number
-from contentrope.reports.paper import TABLE_1, paper_curve
-from contentrope.reports.read import (
-    Results,
-    curve,
-    frequency_layout,
-    lengths_of,
-    scheme_and_options,
-    variants_of,
-)
-from contentrope.reports.tables import lowest
-from contentrope.reports.trends import trends
+from contentrope.reports.read import Results, frequency_layout, scheme_and_options, variants_of
 from contentrope.reports.words import listed, span
 
 NOTICEABLE = 0.1
@@ -49,9 +43,7 @@ def _within_noise(results: Results, names: Sequence[str], length: int, best: Seq
     first = found[best[0]]
     others = [value for name, value in found.items() if name not in best]
     second = min(others, key=lambda value: value.mean, default=None)
-    if second is None or first.spread is None or second.spread is None:
-        return False
-    return second.mean - first.mean < max(first.spread, second.spread)
+    return second is not None and not first.differs_from(second)
 
 
 def paper_distance(results: Results, variant: str) -> float | None:
