@@ -11,13 +11,14 @@ from typing import Annotated, Any, Protocol
 
 import torch
 import tyro
-from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Suppress, subcommand
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from contentrope.cli.evaluate import Evaluate
+from contentrope.cli.facts import Facts as ShowFacts
 from contentrope.cli.generate import Generate
 from contentrope.cli.info import Info
 from contentrope.cli.report import Report
-from contentrope.cli.reproduce import Shakespeare
+from contentrope.cli.reproduce import Facts, Shakespeare
 from contentrope.cli.train import Train
 from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
 from contentrope.training import DivergedError, ProcessError
@@ -45,8 +46,7 @@ class Command(Protocol):
 
 def parse(arguments: Sequence[str]) -> Command:
     """Read the command line; a wrong one is an :class:`InputError` that says what is allowed."""
-    # A union needs two members to become subcommands, hence the hidden None beside the first experiment.
-    experiments: Any = Annotated[Shakespeare, subcommand("shakespeare")] | Annotated[None, Suppress]
+    experiments: Any = Annotated[Shakespeare, subcommand("shakespeare")] | Annotated[Facts, subcommand("facts")]
     reproduce = subcommand(
         "reproduce",
         description="Repeat an experiment, several seeds and variants, and write results and a report.",
@@ -58,6 +58,7 @@ def parse(arguments: Sequence[str]) -> Command:
         | Annotated[Train, subcommand("train")]
         | Annotated[Evaluate, subcommand("evaluate")]
         | Annotated[Generate, subcommand("generate")]
+        | Annotated[ShowFacts, subcommand("facts")]
         | Annotated[Info, subcommand("info")]
     )
     boxed = io.StringIO()

@@ -35,12 +35,13 @@ def trained_models(
     batches: Batches,
     *,
     settings: Mapping[str, Any],
+    backend: str = "auto",
     out: Path,
     device: str,
     tell: Tell,
 ) -> Iterator[TrainedModel]:
     """A model per seed, one after the other. ``settings`` must agree before a checkpoint is resumed."""
-    for seed, model, stepper in _steppers(config, training, seeds, device):
+    for seed, model, stepper in _steppers(config, training, seeds, device, backend):
         folder = folder_of(out, variant, seed)
         last = train(
             stepper,
@@ -69,10 +70,11 @@ def _facts(last: StepReport, stepper: Stepper, model: Transformer, device: str) 
 
 
 def _steppers(
-    config: ModelConfig, training: TrainConfig, seeds: list[int], device: str
+    config: ModelConfig, training: TrainConfig, seeds: list[int], device: str, backend: str
 ) -> Iterator[tuple[int, Transformer, Stepper]]:
     """One model and stepper for all seeds: what was compiled for the first serves the others."""
     model = fresh_model(config, seeds[0], device)
+    model.backend = backend
     stepper = Stepper(model, replace(training, seed=seeds[0]))
     yield seeds[0], model, stepper
     for seed in seeds[1:]:

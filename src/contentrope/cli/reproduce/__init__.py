@@ -1,0 +1,6 @@
+"""``contentrope reproduce``: the experiments, each by the name of a preset."""
+
+from contentrope.cli.reproduce.facts import Facts
+from contentrope.cli.reproduce.shakespeare import Shakespeare
+
+__all__ = ["Facts", "Shakespeare"]

@@ -1,0 +1,48 @@
+"""The runs that have a name: ``contentrope reproduce facts --preset quick|paper|beyond``."""
+
+from __future__ import annotations
+
+from contentrope.experiments.facts.config import FactsConfig
+from contentrope.training import TrainConfig
+
+QUICK = FactsConfig(
+    variants=("content:competition=1", "rope"),
+    examples=200,
+    training=TrainConfig(steps=1500, batch_size=32, learning_rate=2e-3, warmup=100),
+)
+"""A few minutes on two CPU cores."""
+
+PAPER = FactsConfig(
+    variants=(
+        "content",
+        "content:competition=1",
+        "rope",
+        "alibi:slopes=[0.00390625]",
+        "alibi:slopes=[0.25]",
+        "random",
+        "random:competition=1",
+        "local",
+    ),
+    seeds=3,
+    training=TrainConfig(steps=100_000, batch_size=32, learning_rate=5e-4),
+)
+"""Appendix A.2 of the paper, with the exponent, and with controls the paper does not have."""
+
+BEYOND = FactsConfig(
+    variants=(
+        "content:competition=1",
+        "content:competition=1,memory=true",
+        "random:competition=1",
+        "rope",
+        "alibi:slopes=[0.25]",
+        "bipe",
+    ),
+    seeds=3,
+    facts=(1, 8),
+    scaling=(4, 16, 64, 256),
+    order=200,
+    training=TrainConfig(steps=100_000, batch_size=32, learning_rate=5e-4),
+)
+"""Several facts in every training example, which the paper leaves as the next test."""
+
+PRESETS = {"quick": QUICK, "paper": PAPER, "beyond": BEYOND}
