@@ -12,7 +12,7 @@ test: check
 
 # The shapes in the signatures, checked at run time. Not for functions a compiler or FlexAttention traces.
 shapes: $(READY)
-	$(BIN)/python -m pytest -n auto --jaxtyping-packages=contentrope,beartype.beartype -k "not flex" \
+	$(BIN)/python -m pytest -n auto --jaxtyping-packages=contentrope,beartype.beartype -k "not flex and not fused" \
 		tests/attention tests/test_streaming.py tests/test_memory_units.py tests/test_address.py
 
 check: $(READY)

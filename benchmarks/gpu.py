@@ -1,8 +1,8 @@
-"""Cost of addressed attention through FlexAttention on a GPU, as a ratio to plain causal SDPA in the same run.
+"""Cost of addressed attention on a GPU, as a ratio to plain causal SDPA in the same run.
 
-    python -m benchmarks.gpu [--out results/benchmark-flex-gpu.json]
+    python -m benchmarks.gpu --backend flex|fused [--out results/benchmark-BACKEND-gpu.json]
 
-Both sides rotate their queries and keys; ours also makes the block mask.
+Both sides rotate their queries and keys; ours also applies the addresses, and makes the block mask where there is one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ def plain(qkv: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def addressed(qkv: torch.Tensor, rotation: Rotation, units: cr.Units, angles: torch.Tensor) -> torch.Tensor:
+def addressed(
+    qkv: torch.Tensor, rotation: Rotation, units: cr.Units, angles: torch.Tensor, backend: str
+) -> torch.Tensor:
     q, k, v = qkv.unbind(0)
     q, k, v = rotate(q, rotation).transpose(1, 2), rotate(k, rotation).transpose(1, 2), v.transpose(1, 2)
-    return cr.addressed_attention(q, k, v, units, angles, backend="flex")
+    return cr.addressed_attention(q, k, v, units, angles, backend=backend)
 
 
 def milliseconds(run: Callable[[], object], repeats: int) -> float:
@@ -55,7 +57,7 @@ def milliseconds(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def at_length(seq: int, repeats: int) -> dict[str, Any]:
+def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
     batch = max(1, TOKENS // seq)
     qkv = torch.randn(3, batch, seq, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     grad = torch.randn(batch, HEADS, seq, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
@@ -66,7 +68,7 @@ def at_length(seq: int, repeats: int) -> dict[str, Any]:
     local = rotations(units.local, 256)
     sides = {
         "baseline": (torch.compile(plain), (qkv, by_position)),
-        "ours": (torch.compile(addressed), (qkv, local, units, angles)),
+        "ours": (torch.compile(addressed), (qkv, local, units, angles, backend)),
     }
     row: dict[str, Any] = {"seq": seq, "batch": batch}
     for side, (function, arguments) in sides.items():
@@ -89,18 +91,24 @@ def at_length(seq: int, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmark-flex-gpu.json"))
+    parser.add_argument("--backend", choices=("flex", "fused"), default="fused")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=positive, default=20)
     parser.add_argument("--lengths", type=positive, nargs="+", default=[1024, 8192, 32768])
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this benchmark needs a CUDA device; for the CPU run python -m benchmarks.cpu")
     torch.manual_seed(0)
-    rows = [at_length(seq, arguments.repeats) for seq in arguments.lengths]
+    rows = [at_length(seq, arguments.repeats, arguments.backend) for seq in arguments.lengths]
     config = {"heads": HEADS, "head_dim": HEAD_DIM, "tokens": TOKENS, "unit": UNIT, "dtype": "bfloat16", "seed": 0}
     config["repeats"] = arguments.repeats
-    data = {"benchmark": "flex-gpu", "config": config, "environment": environment("cuda"), "results": rows}
-    write_json(arguments.out, data)
+    data = {
+        "benchmark": f"{arguments.backend}-gpu",
+        "config": config,
+        "environment": environment("cuda"),
+        "results": rows,
+    }
+    write_json(arguments.out or Path(f"results/benchmark-{arguments.backend}-gpu.json"), data)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ import pytest
 import contentrope
 
 PACKAGE = Path(contentrope.__file__).parent
-OPTIONAL = ("triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis", "faker")
+OPTIONAL = (
+    "triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis", "faker",
+)  # fmt: skip
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (

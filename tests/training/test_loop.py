@@ -241,8 +241,8 @@ def test_the_learning_rate_may_stay_where_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("schedule", "linear"), ("steps", 0), ("batch_size", -1), ("accumulate", 2), ("precision", "fp8"), ("acceleration", "rocket"),
-     ("learning_rate", 0.0), ("clip", float("nan")), ("clip", 0.0),
+    [("steps", 0), ("batch_size", -1), ("accumulate", 2), ("precision", "fp8"), ("acceleration", "rocket"),
+     ("learning_rate", 0.0), ("schedule", "linear"), ("clip", float("nan")), ("clip", 0.0),
      ("weight_decay", -0.1), ("warmup", 12), ("seed", -1), ("steps", True)],
 )  # fmt: skip
 def test_senseless_settings_are_refused_by_name(field: str, value: float) -> None:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from contentrope.attention import flex, reference, tiled
+from contentrope.attention import flex, fused, reference, tiled
 from contentrope.attention.pairs import PairRule
 from contentrope.checks import can_be_read
 from contentrope.config import PairLayout
@@ -26,9 +26,10 @@ _ATTEND: dict[str, Callable[..., Tensor]] = {
     "reference": reference.attend,
     "tiled": tiled.attend,
     "flex": flex.attend,
+    "fused": fused.attend,
 }
 BACKENDS = tuple(_ATTEND)
-NEEDS_PACKAGE = {"flex": "triton"}
+NEEDS_PACKAGE = {"flex": "triton", "fused": "triton"}
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

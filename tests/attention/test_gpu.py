@@ -1,4 +1,4 @@
-"""The compiled flex backend on a GPU: numbers, gradients, causality, one compilation for all boundaries."""
+"""The fast backends on a GPU: numbers, gradients, causality, one compilation for all boundaries."""
 
 import pytest
 import torch
@@ -13,7 +13,13 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("default"),
 ]
-FLEX_CASES = [case for case in CASES if case.head_dim >= 16]
+LARGE_CASES = [
+    Case("long", seq=3001, batch=1, head_dim=64, pairs=32, competition="number"),
+    Case("thousands of units", seq=4096, batch=1, heads=1, kv_heads=1, end_rate=0.7),
+    Case("odd dimension", head_dim=60, pairs=30, competition="per head"),
+    Case("wide heads", seq=300, head_dim=256, pairs=128),
+]
+FAST = [("flex", case) for case in CASES if case.head_dim >= 16] + [("fused", case) for case in CASES + LARGE_CASES]
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +27,9 @@ def fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("case", FLEX_CASES, ids=lambda c: c.name)
-def test_flex_errs_no_more_than_the_reference(case: Case, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("backend", "case"), FAST, ids=lambda x: x if isinstance(x, str) else x.name)
+def test_fast_backends_err_no_more_than_the_reference(backend: str, case: Case, dtype: torch.dtype) -> None:
     """Twice what the reference loses in this dtype against float64, and a few roundings.
 
     Float32 sums are taken in another order. Bfloat16 needs one for its scores' gradients, which the kernel rounds; the
@@ -33,17 +39,19 @@ def test_flex_errs_no_more_than_the_reference(case: Case, dtype: torch.dtype) ->
     weight = torch.randn(case.batch, case.heads, case.seq, case.head_dim, dtype=torch.float64)
     exact = [x.cpu() for x in output_and_gradients(low.to("cuda", torch.float64), weight, backend="reference")]
     allowed = worst_relative_errors(output_and_gradients(low, weight, backend="reference"), exact)
-    found = worst_relative_errors(output_and_gradients(low, weight, backend="flex"), exact)
-    print(case.name, dtype, [f"{e:.1e}/{b:.1e}" for e, b in zip(found, allowed, strict=True)])
+    found = worst_relative_errors(output_and_gradients(low, weight, backend=backend), exact)
+    print(backend, case.name, dtype, [f"{e:.1e}/{b:.1e}" for e, b in zip(found, allowed, strict=True)])
     for index, (error, budget) in enumerate(zip(found, allowed, strict=True)):
         roundings = (8 if dtype == torch.float32 else 1) * (4 if index == 5 else 1)
         assert error <= 2 * budget + roundings * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("backend", ["flex", "fused"])
 @pytest.mark.parametrize("seq", [200, 256])
 @pytest.mark.parametrize("options", [{}, {"competition": 1.0, "learn_competition": True}], ids=["plain", "learned"])
-def test_one_compilation_serves_all_boundaries(options: dict[str, object], seq: int) -> None:
-    model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50, options=options).cuda()
+def test_one_compilation_serves_all_boundaries(options: dict[str, object], seq: int, backend: str) -> None:
+    settings = {"dim": 64, "max_unit_length": 50, "options": options}
+    model = lively_model("content", dtype=torch.float32, backend=backend, **settings).cuda()
     compiled = torch.compile(model, fullgraph=True)
     ids = [random_ids(2, seq, seed=seed, end_rate=rate).cuda() for seed, rate in ((0, 0.1), (1, 0.5), (2, 0.0))]
     compiled(ids[0]).sum().backward()
@@ -68,7 +76,7 @@ def test_uncompiled_model_does_not_recompile_either() -> None:
             model(random_ids(2, 200, seed=seed, end_rate=0.3 / seed).cuda())
 
 
-@pytest.mark.parametrize("backend", ["flex", "tiled", "reference"])
+@pytest.mark.parametrize("backend", ["fused", "flex", "tiled", "reference"])
 def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit(backend: str) -> None:
     model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50, backend=backend).cuda()
     ids = random_ids(2, 300, seed=4).cuda()
@@ -88,3 +96,17 @@ def test_decoding_equals_the_parallel_forward() -> None:
     model = lively_model("content", dtype=torch.float32, dim=64, backend="tiled").cuda()
     ids = random_ids(2, 60).cuda()
     torch.testing.assert_close(cached_logits(model, ids), model(ids), rtol=0, atol=1e-4)
+
+
+def test_a_fused_forward_is_the_same_every_time() -> None:
+    inputs = make(Case("again", seq=700, batch=2, head_dim=64, pairs=32, competition="number")).to(
+        "cuda", torch.bfloat16
+    )
+
+    def attend() -> Tensor:
+        return cr.addressed_attention(
+            inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles, backend="fused", competition=0.7
+        )
+
+    first = attend()
+    assert all(torch.equal(first, attend()) for _ in range(5))

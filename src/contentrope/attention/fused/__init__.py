@@ -1,0 +1,66 @@
+"""Addressed attention in one kernel, forward and backward, as fast as plain attention (Triton, CUDA).
+
+Keys left of the units of a tile of queries are read addressed and unmasked, as plain attention reads them; only between
+there and the diagonal are both versions of the keys needed. Nothing of size tokens x tokens is written, and nothing is
+prepared but the column where each unit begins. Read ``forward.py``, then ``backward.py``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from contentrope.attention.pairs import PairRule, no_competition, silence_padding
+from contentrope.errors import BackendError
+
+LARGEST_HEAD = 256
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    value: Float[Tensor, "batch kv_heads keys head_dim"],
+    rule: PairRule,
+    *,
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    dropout: float = 0.0,
+    scale: float,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    _refuse_what_it_cannot_do(query, rule, dropout)
+    from contentrope.attention.fused import operator  # triton is needed only here
+
+    bonus = None
+    if not no_competition(competition):
+        bonus = rule.own_unit_bonus(competition, torch.float32).expand(query.shape[:3]).contiguous()
+    pairs = rule.memo.get("fused")
+    if pairs is None:
+        pairs = rule.memo["fused"] = _pairs(rule)
+    out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale)
+    return silence_padding(out, rule)
+
+
+def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
+    """Starts, their least value from each query on, closing queries, tokens that are not padding, memory queries."""
+    start = rule.start.int().contiguous()
+    left = start
+    if rule.query_valid is not None:  # padding begins where it stands, which may be right of an open unit's start
+        left = start.flip(1).cummin(1).values.flip(1).contiguous()
+    flags = rule.closes, rule.key_valid, rule.query_memory
+    return start, left, *(None if flag is None else flag.to(torch.int8).contiguous() for flag in flags)
+
+
+def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float) -> None:
+    if query.dtype == torch.float64:
+        raise BackendError("backend 'fused' has no float64; use backend='reference' or 'tiled'")
+    if dropout:
+        raise BackendError(f"backend 'fused' has no dropout (got {dropout}); use backend='tiled' or dropout=0")
+    if rule.offset:
+        raise BackendError("backend 'fused' reads whole sequences, not cached ones; use backend='tiled'")
+    if query.shape[-1] > LARGEST_HEAD:
+        raise BackendError(f"backend 'fused' has heads of at most {LARGEST_HEAD}, got {query.shape[-1]}; use 'tiled'")
+    if query.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise BackendError(f"backend 'fused' needs CUDA tensors, got {query.device}; use backend='tiled'")

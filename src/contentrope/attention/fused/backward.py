@@ -1,0 +1,228 @@
+"""The backward kernels: one by tiles of queries, one by tiles of keys. No two programs write to the same place.
+
+With P the weights, dP = dO V' and D = sum(dO O): the gradient of the scores is dS = P (dP - D). It goes to the local or
+to the addressed keys, whichever a pair was read with; to the own unit's bonus goes its sum over that unit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from contentrope.attention.fused.tiles import LOG2_E, first_beyond, hidden_pairs, rows_inside, rows_of, store_rows
+
+
+@triton.jit
+def delta_kernel(
+    out, grad, delta, out_b, out_h, out_t, grad_b, grad_h, grad_t, length,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """D = sum(dO O) for every query."""
+    batch = (tl.program_id(1) // HEADS).to(tl.int64)
+    head = (tl.program_id(1) % HEADS).to(tl.int64)
+    column = tl.program_id(0) * M + tl.arange(0, M)
+    ours = rows_of(out + batch * out_b + head * out_h, column, DIM, out_t, length, WIDTH).to(tl.float32)
+    theirs = rows_of(grad + batch * grad_b + head * grad_h, column, DIM, grad_t, length, WIDTH).to(tl.float32)
+    tl.store(delta + (batch * HEADS + head) * length + column, tl.sum(ours * theirs, 1), mask=column < length)
+
+
+@triton.jit
+def query_kernel(
+    query, local_key, addressed_key, value, grad,
+    start, left, closes, valid, memory, bonus, log_sum, delta,
+    query_grad, bonus_grad,
+    query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
+    value_b, value_h, value_t, grad_b, grad_h, grad_t, query_grad_b, query_grad_h, query_grad_t,
+    length, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
+    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    batch = (tl.program_id(1) // HEADS).to(tl.int64)
+    head = (tl.program_id(1) % HEADS).to(tl.int64)
+    begin = tile * M
+    column = begin + tl.arange(0, M)
+    inside = column < length
+    query_tile = rows_of(query + batch * query_b + head * query_h, column, DIM, query_t, length, WIDTH)
+    grad_tile = rows_of(grad + batch * grad_b + head * grad_h, column, DIM, grad_t, length, WIDTH)
+    local_key += batch * local_b + head // GROUP * local_h
+    addressed_key += batch * addressed_b + head // GROUP * addressed_h
+    value += batch * value_b + head // GROUP * value_h
+    by_token = batch * length
+    by_head = (batch * HEADS + head) * length
+    unit_start = tl.load(start + by_token + column, mask=inside, other=length)
+    closing = tl.load(closes + by_token + column, mask=inside, other=0) != 0
+    sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
+    offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
+    memory_query = tl.zeros([M], tl.int8)
+    if HAS_MEMORY:
+        memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
+    own_bonus = tl.zeros([M], tl.float32)
+    if HAS_BONUS:
+        own_bonus = tl.load(bonus + by_head + column, mask=inside, other=0.0) * LOG2_E
+    in_powers_of_two = scale * LOG2_E
+
+    to_query = tl.zeros([M, WIDTH], tl.float32)
+    to_bonus = tl.zeros([M], tl.float32)
+    nothing_own = tl.zeros([M, N], tl.int1)
+    band = tl.load(left + by_token + begin) // N * N
+    far = 0
+    if HAS_MEMORY:
+        if tl.min(memory_query.to(tl.int32)) == 1:
+            far = band
+    for first in range(far, band, N):
+        key_column = first + tl.arange(0, N)
+        keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
+        scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION) * in_powers_of_two
+        scores = hidden_pairs(
+            scores, nothing_own, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
+        )
+        values = rows_inside(value, key_column, DIM, value_t, WIDTH)
+        to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
+        to_scores = tl.exp2(scores - sums[:, None]) * (to_weights - offset[:, None])
+        to_query = tl.dot(to_scores.to(keys.dtype), keys, to_query, input_precision=PRECISION, out_dtype=tl.float32)
+    for first in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
+        key_column = first + tl.arange(0, N)
+        addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
+        local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
+        own_unit = key_column[None, :] >= unit_start[:, None]
+        reads_local = own_unit & ~closing[:, None]
+        scores = tl.where(
+            reads_local,
+            tl.dot(query_tile, tl.trans(local), input_precision=PRECISION),
+            tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION),
+        )
+        scores = scores * in_powers_of_two
+        if HAS_BONUS:
+            scores += tl.where(own_unit, own_bonus[:, None], 0.0)
+        scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
+        scores = hidden_pairs(
+            scores, own_unit, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
+        )
+        values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
+        to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
+        to_scores = tl.exp2(scores - sums[:, None]) * (to_weights - offset[:, None])
+        if HAS_BONUS:
+            to_bonus += tl.sum(tl.where(own_unit, to_scores, 0.0), 1)
+        to_local = tl.where(reads_local, to_scores, 0.0).to(local.dtype)
+        to_addressed = tl.where(reads_local, 0.0, to_scores).to(local.dtype)
+        to_query = tl.dot(to_local, local, to_query, input_precision=PRECISION, out_dtype=tl.float32)
+        to_query = tl.dot(to_addressed, addressed, to_query, input_precision=PRECISION, out_dtype=tl.float32)
+
+    query_grad += batch * query_grad_b + head * query_grad_h
+    store_rows(query_grad, column, to_query * scale, DIM, query_grad_t, length, WIDTH)
+    if HAS_BONUS:
+        tl.store(bonus_grad + by_head + column, to_bonus, mask=inside)
+
+
+@triton.jit
+def key_kernel(
+    query, local_key, addressed_key, value, grad,
+    start, left, closes, valid, memory, bonus, log_sum, delta,
+    local_grad, addressed_grad, value_grad,
+    query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
+    value_b, value_h, value_t, grad_b, grad_h, grad_t, key_grad_b, key_grad_h, key_grad_t,
+    length, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
+    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of one tile; all query heads that share them, one after the other."""
+    kv_heads: tl.constexpr = HEADS // GROUP
+    batch = (tl.program_id(1) // kv_heads).to(tl.int64)
+    kv_head = (tl.program_id(1) % kv_heads).to(tl.int64)
+    begin = tl.program_id(0) * N
+    key_column = begin + tl.arange(0, N)
+    local = rows_of(local_key + batch * local_b + kv_head * local_h, key_column, DIM, local_t, length, WIDTH)
+    addressed = rows_of(
+        addressed_key + batch * addressed_b + kv_head * addressed_h, key_column, DIM, addressed_t, length, WIDTH
+    )
+    values = rows_of(value + batch * value_b + kv_head * value_h, key_column, DIM, value_t, length, WIDTH)
+    by_token = batch * length
+    in_powers_of_two = scale * LOG2_E
+    tiles = tl.cdiv(length, M)
+    diagonal = begin // M
+    far = first_beyond(left + by_token, diagonal, tiles, begin + N, M)
+    nothing_own = tl.zeros([M, N], tl.int1)
+    no_memory = tl.zeros([M], tl.int8)
+
+    to_local = tl.zeros([N, WIDTH], tl.float32)
+    to_addressed = tl.zeros([N, WIDTH], tl.float32)
+    to_value = tl.zeros([N, WIDTH], tl.float32)
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        queries = query + batch * query_b + head * query_h
+        grads = grad + batch * grad_b + head * grad_h
+        by_head = (batch * HEADS + head) * length
+        for tile in tl.range(diagonal, far, num_stages=1):
+            column = tile * M + tl.arange(0, M)
+            inside = column < length
+            query_tile = rows_of(queries, column, DIM, query_t, length, WIDTH)
+            grad_tile = rows_of(grads, column, DIM, grad_t, length, WIDTH)
+            sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
+            offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
+            unit_start = tl.load(start + by_token + column, mask=inside, other=length)
+            closing = tl.load(closes + by_token + column, mask=inside, other=0) != 0
+            own_unit = key_column[None, :] >= unit_start[:, None]
+            reads_local = own_unit & ~closing[:, None]
+            scores = tl.where(
+                reads_local,
+                tl.dot(query_tile, tl.trans(local), input_precision=PRECISION),
+                tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION),
+            )
+            scores = scores * in_powers_of_two
+            if HAS_BONUS:
+                own_bonus = tl.load(bonus + by_head + column, mask=inside, other=0.0) * LOG2_E
+                scores += tl.where(own_unit, own_bonus[:, None], 0.0)
+            scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
+            memory_query = no_memory
+            if HAS_MEMORY:
+                memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
+            scores = hidden_pairs(
+                scores, own_unit, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
+            )
+            weights = tl.exp2(scores - sums[:, None])
+            to_value = tl.dot(
+                tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value,
+                input_precision=PRECISION, out_dtype=tl.float32,
+            )  # fmt: skip
+            to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
+            to_scores = weights * (to_weights - offset[:, None])
+            by_local = tl.trans(tl.where(reads_local, to_scores, 0.0).to(query_tile.dtype))
+            by_address = tl.trans(tl.where(reads_local, 0.0, to_scores).to(query_tile.dtype))
+            to_local = tl.dot(by_local, query_tile, to_local, input_precision=PRECISION, out_dtype=tl.float32)
+            to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
+    place = batch * key_grad_b + kv_head * key_grad_h
+    # Beyond the band nothing is read locally: stored now, this leaves its registers to what follows.
+    store_rows(local_grad + place, key_column, to_local * scale, DIM, key_grad_t, length, WIDTH)
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        queries = query + batch * query_b + head * query_h
+        grads = grad + batch * grad_b + head * grad_h
+        by_head = (batch * HEADS + head) * length
+        for tile in range(far, tiles):
+            column = tile * M + tl.arange(0, M)
+            inside = column < length
+            query_tile = rows_of(queries, column, DIM, query_t, length, WIDTH)
+            grad_tile = rows_of(grads, column, DIM, grad_t, length, WIDTH)
+            sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
+            offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
+            scores = tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION) * in_powers_of_two
+            memory_query = no_memory
+            if HAS_MEMORY:
+                memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
+            scores = hidden_pairs(
+                scores, nothing_own, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
+            )
+            weights = tl.exp2(scores - sums[:, None])
+            to_value = tl.dot(
+                tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value,
+                input_precision=PRECISION, out_dtype=tl.float32,
+            )  # fmt: skip
+            to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
+            by_address = tl.trans((weights * (to_weights - offset[:, None])).to(query_tile.dtype))
+            to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
+
+    store_rows(addressed_grad + place, key_column, to_addressed * scale, DIM, key_grad_t, length, WIDTH)
+    store_rows(value_grad + place, key_column, to_value, DIM, key_grad_t, length, WIDTH)

@@ -1,0 +1,117 @@
+"""Starting the kernels: shapes, strides, and tiles chosen once for every class of shapes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from contentrope.attention.fused.backward import delta_kernel, key_kernel, query_kernel
+from contentrope.attention.fused.forward import forward_kernel
+from contentrope.attention.fused.tuning import tuned
+
+SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
+"""Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
+
+
+class Pairs(NamedTuple):
+    """The pair rule as the kernels read it; None where nothing is padding, or no unit is memory."""
+
+    start: Tensor
+    left: Tensor
+    closes: Tensor
+    valid: Tensor | None
+    memory: Tensor | None
+
+    def flags(self) -> dict[str, bool]:
+        return {"HAS_VALID": self.valid is not None, "HAS_MEMORY": self.memory is not None}
+
+    def pointers(self) -> tuple[Tensor, ...]:
+        """Where there is nothing to point to, anything will do: it is never read."""
+        return tuple(self.start if tensor is None else tensor for tensor in self)
+
+
+def forward(
+    query: Tensor,
+    local_key: Tensor,
+    addressed_key: Tensor,
+    value: Tensor,
+    pairs: Pairs,
+    bonus: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    batch, heads, length, dim = query.shape
+    out = query.new_empty(batch, length, heads, dim).transpose(1, 2)
+    log_sum = query.new_empty(batch, heads, length, dtype=torch.float32)
+    if not out.numel():
+        return out, log_sum
+    tuned(forward_kernel)[
+        lambda tile: (triton.cdiv(length, tile["M"]), batch * heads)
+    ](
+        query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
+        out, log_sum, *_strides(query, local_key, addressed_key, value, out), length, scale,
+        **_sizes(query, local_key), **pairs.flags(), HAS_BONUS=bonus is not None,
+    )  # fmt: skip
+    return out, log_sum
+
+
+def backward(
+    grad: Tensor,
+    query: Tensor,
+    local_key: Tensor,
+    addressed_key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    log_sum: Tensor,
+    pairs: Pairs,
+    bonus: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, local key, addressed key, value and bonus (empty where there is none)."""
+    batch, heads, length, dim = query.shape
+    kv_heads = local_key.shape[1]
+    query_grad = query.new_empty(batch, length, heads, dim).transpose(1, 2)
+    local_grad, addressed_grad, value_grad = (
+        query.new_empty(batch, length, kv_heads, dim).transpose(1, 2) for _ in range(3)
+    )
+    bonus_grad = torch.empty_like(log_sum if bonus is not None else log_sum[:0])
+    if not query.numel():
+        return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
+    delta = torch.empty_like(log_sum)
+    sizes = _sizes(query, local_key)
+    delta_kernel[triton.cdiv(length, 64), batch * heads](
+        out, grad, delta, *_strides(out, grad), length, HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], M=64
+    )
+    given = query, local_key, addressed_key, value, grad
+    facts = *pairs.pointers(), pairs.start if bonus is None else bonus, log_sum, delta
+    flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
+    tuned(query_kernel)[lambda tile: (triton.cdiv(length, tile["M"]), batch * heads)](
+        *given, *facts, query_grad, bonus_grad, *_strides(*given, query_grad), length, scale, **flags,
+    )  # fmt: skip
+    tuned(key_kernel)[lambda tile: (triton.cdiv(length, tile["N"]), batch * kv_heads)](
+        *given, *facts, local_grad, addressed_grad, value_grad, *_strides(*given, value_grad), length, scale, **flags,
+    )  # fmt: skip
+    return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
+
+
+def _sizes(query: Tensor, key: Tensor) -> dict[str, Any]:
+    heads, dim = query.shape[1], query.shape[-1]
+    exact = query.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return {
+        "HEADS": heads,
+        "GROUP": heads // key.shape[1],
+        "DIM": dim,
+        "WIDTH": max(16, triton.next_power_of_2(dim)),
+        "PRECISION": "ieee" if exact else "tf32",
+        "LENGTH_CLASS": _length_class(query.shape[2]),
+    }
+
+
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
+
+
+def _length_class(length: int) -> int:
+    return min(max(triton.next_power_of_2(length), SHORTEST_CLASS), LONGEST_CLASS)

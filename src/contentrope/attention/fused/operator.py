@@ -1,0 +1,96 @@
+"""The kernels as operators of PyTorch: a compiler sees one node, autograd its backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contentrope.attention.fused import launch
+from contentrope.attention.fused.launch import Pairs
+
+
+@torch.library.custom_op("contentrope::fused_attention", mutates_args=())
+def attention(
+    query: Tensor,
+    local_key: Tensor,
+    addressed_key: Tensor,
+    value: Tensor,
+    start: Tensor,
+    left: Tensor,
+    closes: Tensor,
+    valid: Tensor | None,
+    memory: Tensor | None,
+    bonus: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """The output, and for the backward pass the logarithm of each query's sum of weights."""
+    pairs = Pairs(start, left, closes, valid, memory)
+    query, local_key, addressed_key, value = map(_rows_together, (query, local_key, addressed_key, value))
+    return launch.forward(query, local_key, addressed_key, value, pairs, bonus, scale)
+
+
+@attention.register_fake
+def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, length, dim = query.shape
+    out = query.new_empty(batch, length, heads, dim).transpose(1, 2)
+    return out, query.new_empty(batch, heads, length, dtype=torch.float32)
+
+
+@torch.library.custom_op("contentrope::fused_attention_backward", mutates_args=())
+def attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    local_key: Tensor,
+    addressed_key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    log_sum: Tensor,
+    start: Tensor,
+    left: Tensor,
+    closes: Tensor,
+    valid: Tensor | None,
+    memory: Tensor | None,
+    bonus: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    pairs = Pairs(start, left, closes, valid, memory)
+    grad, query, local_key, addressed_key, value = map(_rows_together, (grad, query, local_key, addressed_key, value))
+    return launch.backward(grad, query, local_key, addressed_key, value, out, log_sum, pairs, bonus, scale)
+
+
+@attention_backward.register_fake
+def _(grad: Tensor, query: Tensor, local_key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    batch, heads, length, dim = query.shape
+    query_grad = query.new_empty(batch, length, heads, dim).transpose(1, 2)
+    keys = [query.new_empty(batch, length, local_key.shape[1], dim).transpose(1, 2) for _ in range(3)]
+    has_bonus = rest[-2] is not None
+    return (
+        query_grad,
+        keys[0],
+        keys[1],
+        keys[2],
+        query.new_empty(batch if has_bonus else 0, heads, length, dtype=torch.float32),
+    )
+
+
+def _rows_together(tensor: Tensor) -> Tensor:
+    """The kernels step through heads and tokens as they lie, but read a head's dimensions side by side."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.scale = scale
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    query, local_key, addressed_key, value, *facts, bonus, out, log_sum = ctx.saved_tensors
+    grads = attention_backward(grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus, ctx.scale)
+    to_bonus = grads[4] if bonus is not None else None
+    return *grads[:4], None, None, None, None, None, to_bonus, None
+
+
+attention.register_autograd(_differentiate, setup_context=_keep)

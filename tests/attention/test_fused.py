@@ -1,0 +1,159 @@
+"""The fused kernels, run by Triton's interpreter on the CPU: numbers and gradients, not speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import contentrope as cr
+from contentrope.attention import PairRule, fused
+from contentrope.errors import BackendError
+from tests.support import lively_model, random_ids
+from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("on a GPU the kernels themselves are tested: test_fused_gpu.py", allow_module_level=True)
+
+EPSILON = torch.finfo(torch.float32).eps
+SHORT = Case("short", seq=40, head_dim=8, pairs=4, end_rate=0.3, batch=1)
+
+
+def require_within_budget(case: Case, seed: int = 0, roundings: int = 8) -> None:
+    """Twice what the reference loses in float32 against float64, and some roundings: sums go in another order. The
+    exponent's gradient, a sum over all queries of terms that cancel, is allowed more."""
+    low = make(case, seed).to("cpu", torch.float32)
+    weight = torch.randn(case.batch, case.heads, case.seq, case.head_dim, dtype=torch.float64)
+    exact = output_and_gradients(low.to("cpu", torch.float64), weight, backend="reference")
+    allowed = worst_relative_errors(output_and_gradients(low, weight, backend="reference"), exact)
+    found = worst_relative_errors(output_and_gradients(low, weight, backend="fused"), exact)
+    for index, (error, budget) in enumerate(zip(found, allowed, strict=True)):
+        assert error <= 2 * budget + roundings * (4 if index == 5 else 1) * EPSILON, (index, found, allowed)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_the_kernels_err_no_more_than_the_reference(case: Case) -> None:
+    require_within_budget(case)
+
+
+@pytest.mark.parametrize("head_dim", [2, 20, 33, 60, 130, 256])
+def test_any_head_dimension(head_dim: int) -> None:
+    pairs = head_dim // 2
+    require_within_budget(replace(SHORT, head_dim=head_dim, pairs=pairs, competition="number"), roundings=16)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seq=st.integers(1, 100),
+    end_rate=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    max_length=st.integers(1, 60),
+    seed=st.integers(0, 10**6),
+    padding=st.sampled_from(["none", "left", "right", "holes"]),
+    memory_rate=st.sampled_from([0.0, 0.5]),
+)
+def test_random_units(**drawn: Any) -> None:
+    seed = drawn.pop("seed")
+    require_within_budget(replace(SHORT, heads=2, kv_heads=1, competition="number", **drawn), seed, roundings=16)
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """Fresh memory holds NaN: what a kernel forgets to write is noticed."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["plain", "one token", "all together", "right padding"])
+def test_every_number_is_written(name: str, poisoned_memory: None) -> None:
+    require_within_budget(next(case for case in CASES if case.name == name))
+
+
+def test_half_precision() -> None:
+    case = replace(SHORT, competition="number")
+    low = make(case).to("cpu", torch.float16)
+    weight = torch.randn(case.batch, case.heads, case.seq, case.head_dim, dtype=torch.float64)
+    exact = output_and_gradients(low.to("cpu", torch.float64), weight, backend="reference")
+    found = worst_relative_errors(output_and_gradients(low, weight, backend="fused"), exact)
+    assert max(found) < 4 * torch.finfo(torch.float16).eps
+
+
+def test_tensors_may_lie_as_they_like() -> None:
+    """Heads before tokens or after them, and dimensions that are not side by side."""
+    inputs = make(SHORT).to("cpu", torch.float32)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return cr.addressed_attention(q, k, v, inputs.units, inputs.angles, backend="fused")
+
+    whole = attend(inputs.q, inputs.k, inputs.v)
+    for shuffled in ((0, 2, 1, 3), (0, 1, 3, 2), (3, 2, 1, 0)):
+        back = [shuffled.index(i) for i in range(4)]
+        moved = [x.permute(shuffled).contiguous().permute(back) for x in (inputs.q, inputs.k, inputs.v)]
+        assert torch.equal(attend(*moved), whole)
+
+
+def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit() -> None:
+    model = lively_model("content", dtype=torch.float32, layers=2, backend="fused", max_unit_length=20)
+    ids = random_ids(1, 75, seed=4)
+    before = model(ids)
+    for t in (3, 31, 32, 60):
+        changed = ids.clone()
+        changed[:, t + 1 :] = random_ids(1, 75, seed=t, end_rate=0.6)[:, t + 1 :]
+        assert torch.equal(model(changed)[:, : t + 1], before[:, : t + 1])
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    """What PyTorch's compiler and autograd are told about it is true."""
+    from contentrope.attention.fused import operator
+
+    inputs = make(replace(SHORT, heads=4, kv_heads=2, competition="per head")).to("cpu", torch.float32)
+    rule = PairRule.among(inputs.units)
+    bonus = rule.own_unit_bonus(inputs.competition, torch.float32).expand(1, 4, -1).contiguous().detach()
+    given_with_bonus = (inputs.q, inputs.k, inputs.k, inputs.v, *fused._pairs(rule), bonus.requires_grad_(), 0.3)
+    torch.library.opcheck(operator.attention, given_with_bonus)
+    torch.library.opcheck(operator.attention, (*given_with_bonus[:-2], None, 0.3))
+
+
+def test_a_compiler_sees_one_graph_that_serves_all_boundaries() -> None:
+    model = lively_model("content", dtype=torch.float32, layers=1, backend="fused", options={"competition": 1.0})
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    ids = [random_ids(1, 40, seed=seed, end_rate=rate) for seed, rate in ((0, 0.1), (1, 0.5), (2, 0.0))]
+    compiled(ids[0]).sum().backward()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for other in ids[1:]:
+            torch.testing.assert_close(compiled(other), model(other), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "dropout", "offset", "message"),
+    [
+        (torch.float64, 8, 0.0, 0, "'fused' has no float64; use backend='reference' or 'tiled'"),
+        (torch.float32, 8, 0.1, 0, r"'fused' has no dropout \(got 0.1\); use backend='tiled' or dropout=0"),
+        (torch.float32, 8, 0.0, 3, "'fused' reads whole sequences, not cached ones"),
+        (torch.float32, 300, 0.0, 0, "'fused' has heads of at most 256, got 300"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    dtype: torch.dtype, head_dim: int, dropout: float, offset: int, message: str
+) -> None:
+    units = make(SHORT).units
+    rule = replace(PairRule.among(units), offset=offset)
+    query = torch.zeros(1, 2, 40, head_dim, dtype=dtype)
+    with pytest.raises(BackendError, match=message):
+        fused.attend(query, query, query, query, rule, dropout=dropout, scale=1.0)
+
+
+def test_without_interpreter_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    inputs = make(SHORT).to("cpu", torch.float32)
+    with pytest.raises(BackendError, match="'fused' needs CUDA tensors, got cpu; use backend='tiled'"):
+        cr.addressed_attention(inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles, backend="fused")
