@@ -12,6 +12,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from contentrope.version import __version__
+
 __all__ = ["main"]
 
 
@@ -22,6 +24,9 @@ RESUMABLE = ("reproduce", "train")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 2 refused, 130 stopped with Ctrl-C."""
     whole_process, arguments = arguments is None, sys.argv[1:] if arguments is None else list(arguments)
+    if list(arguments) == ["--version"]:
+        print(f"contentrope {__version__}")
+        return 0
     try:
         import rich  # noqa: F401
         import tyro  # noqa: F401

@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 from torch import nn
 
-from contentrope.errors import BackendError
+from contentrope.errors import BackendError, InputError
 from contentrope.training.config import TrainConfig
 from contentrope.training.steps import Stepper
 
@@ -42,7 +42,10 @@ def local_device(device: str | torch.device) -> torch.device:
 
 
 def _launched_processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not given.isdecimal() or not int(given):
+        raise InputError(f"WORLD_SIZE is {given!r}, not a number of processes; start them with accelerate launch")
+    return int(given)
 
 
 def _accelerator(on_cpu: bool) -> Any:

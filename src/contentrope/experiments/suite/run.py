@@ -54,7 +54,7 @@ def run(
     ``asked`` are the options of the command, recorded so that a report can say how to repeat it.
     """
     require_device(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         raise InputError(
             "every process of this launch would do the whole experiment; start it once, with --jobs for several "
             "variants at a time (`contentrope train` is the command for accelerate launch)"
