@@ -23,7 +23,7 @@ OPTIONAL = (
 LAYERS = (
     {"errors", "checks", "config", "files", "version"},
     {"rotary", "units"},
-    {"address", "attention", "cache"},
+    {"address", "attention", "cache", "descriptor"},
     {"frames"},
     {"schemes"},
     {"model"},

@@ -120,11 +120,16 @@ class ContentAddress(nn.Module):
     ) -> Float[Tensor, "batch slots heads pairs"]:
         wide = at_least_float32(total.dtype)
         mean = total.to(wide) / count.to(wide).clamp(min=1)[..., None]
-        # Autocast would do the projection in bfloat16; angles need float32.
+        norm = self.norm
         with torch.autocast(mean.device.type, enabled=False):
-            norm, project = self.norm, self.project
             normed = F.layer_norm(mean, norm.normalized_shape, norm.weight.to(wide), norm.bias.to(wide), norm.eps)
-            angles = F.linear(normed, project.weight.to(wide), project.bias.to(wide))
+        return self.angles(normed)
+
+    def angles(self, normed: Float[Tensor, "batch slots dim"]) -> Float[Tensor, "batch slots heads pairs"]:
+        """The addresses of units whose descriptors are normalised already."""
+        # Autocast would do the projection in bfloat16; angles need float32.
+        with torch.autocast(normed.device.type, enabled=False):
+            angles = F.linear(normed, self.project.weight.to(normed.dtype), self.project.bias.to(normed.dtype))
         return angles.unflatten(-1, self.shape)
 
 

@@ -14,6 +14,7 @@ from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
+from contentrope.frames.addressed import Reading
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes.addressed import AddressOptions, UnitReader
 from contentrope.schemes.base import read_options
@@ -43,16 +44,35 @@ class Content(nn.Module):
         reading = self.reader.read(chunk)
         if not reading.completes_any(chunk):
             return self.reader.frame(chunk, reading, angles=None)
+        angles, open_total = self._angles(chunk, reading)
+        _refuse_non_finite(angles, chunk.embedded, reading.slot)
+        if self.training and self.noise:
+            angles = angles + self.noise * torch.randn_like(angles)
+        return self.reader.frame(chunk, reading, angles, open_total)
+
+    def _angles(
+        self, chunk: Chunk, reading: Reading
+    ) -> tuple[Float[Tensor, "batch slots kv_heads pairs"], Float[Tensor, "batch dim"] | None]:
+        """The address of every slot, and for a cache the sum of the unit that is open."""
+        if chunk.backend == "fused" and chunk.cache is None and chunk.valid is None:
+            return self.address.angles(self._descriptors(chunk, reading)), None
         carried = None
         if chunk.cache is not None:
             carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
         turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
-        angles = self.address(sums.total, sums.tokens)
-        _refuse_non_finite(angles, chunk.embedded, reading.slot)
-        if self.training and self.noise:
-            angles = angles + self.noise * torch.randn_like(angles)
-        return self.reader.frame(chunk, reading, angles, sums.open_total)
+        return self.address(sums.total, sums.tokens), sums.open_total
+
+    def _descriptors(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots dim"]:
+        """The normalised descriptors in one kernel."""
+        from contentrope.descriptor.operator import unit_descriptors  # triton is needed only here
+
+        norm, local, rotary = self.address.norm, reading.local, self.config.rotary
+        head_dim = self.config.head_dim
+        return unit_descriptors(
+            chunk.embedded, reading.slot, local.cos, local.sin, norm.weight, norm.bias, norm.eps, head_dim,
+            rotary.pairs == "interleaved",
+        )[0]  # fmt: skip
 
     def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:
         """Embeddings turn with the frequencies of attention, head by head."""

@@ -1,0 +1,113 @@
+"""The descriptor's kernels as operators of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from contentrope.descriptor.kernels import backward_kernel, forward_kernel
+
+
+@torch.library.custom_op("contentrope::unit_descriptors", mutates_args=())
+def unit_descriptors(
+    embedded: Tensor,
+    slot: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+    head_dim: int,
+    interleaved: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The normalised descriptor of every slot (batch, seq, dim) in float32; and, for the backward pass, the same
+    before weight and bias, the inverse deviations, and the number of tokens. Slots are non-decreasing."""
+    batch, length, dim = embedded.shape
+    normed, centred = (embedded.new_empty(batch, length, dim, dtype=torch.float32) for _ in range(2))
+    deviation, tokens = (embedded.new_empty(batch, length, dtype=torch.float32) for _ in range(2))
+    if embedded.numel():
+        embedded = embedded if embedded.stride(-1) == 1 else embedded.contiguous()
+        cos, sin, strides = _turns(cos, sin, batch, dim // head_dim)
+        forward_kernel[length, batch](
+            embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens,
+            embedded.stride(0), embedded.stride(1), *strides, length, epsilon,
+            **_sizes(dim, head_dim, cos.shape[-1], interleaved),
+        )  # fmt: skip
+    return normed, centred, deviation, tokens
+
+
+@unit_descriptors.register_fake
+def _(embedded: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = [embedded.new_empty(embedded.shape, dtype=torch.float32) for _ in range(2)]
+    numbers = [embedded.new_empty(embedded.shape[:2], dtype=torch.float32) for _ in range(2)]
+    return rows[0], rows[1], numbers[0], numbers[1]
+
+
+@torch.library.custom_op("contentrope::unit_descriptors_backward", mutates_args=())
+def unit_descriptors_backward(
+    grad: Tensor,
+    slot: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    weight: Tensor,
+    centred: Tensor,
+    deviation: Tensor,
+    tokens: Tensor,
+    head_dim: int,
+    interleaved: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    batch, length, dim = grad.shape
+    embedded_grad = grad.new_empty(batch, length, dim, dtype=dtype)
+    if grad.numel():
+        cos, sin, strides = _turns(cos, sin, batch, dim // head_dim)
+        backward_kernel[length, batch](
+            grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad,
+            *strides, length, **_sizes(dim, head_dim, cos.shape[-1], interleaved),
+        )  # fmt: skip
+    return embedded_grad
+
+
+@unit_descriptors_backward.register_fake
+def _(grad: Tensor, *rest: Any) -> Tensor:
+    return grad.new_empty(grad.shape, dtype=rest[-1])
+
+
+def _turns(cos: Tensor, sin: Tensor, batch: int, heads: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
+    """One row, or one head, may stand for all: a stride of zero."""
+    shape = batch, cos.shape[1], heads, cos.shape[3]
+    cos, sin = cos.contiguous().expand(shape), sin.contiguous().expand(shape)
+    return cos, sin, (cos.stride(0), cos.stride(1), cos.stride(2))
+
+
+def _sizes(dim: int, head_dim: int, pairs: int, interleaved: bool) -> dict[str, Any]:
+    return {
+        "DIM": dim,
+        "WIDTH": triton.next_power_of_2(dim),
+        "HEAD": head_dim,
+        "PAIRS": pairs,
+        "INTERLEAVED": interleaved,
+    }
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    embedded, slot, cos, sin, weight, bias, _, head_dim, interleaved = inputs
+    _, centred, deviation, tokens = output
+    ctx.save_for_backward(slot, cos, sin, weight, centred, deviation, tokens)
+    ctx.settings = head_dim, interleaved, embedded.dtype, bias.dtype
+
+
+def _differentiate(ctx: Any, grad: Tensor, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+    slot, cos, sin, weight, centred, deviation, tokens = ctx.saved_tensors
+    head_dim, interleaved, dtype, bias_dtype = ctx.settings
+    to_embedded = unit_descriptors_backward(
+        grad, slot, cos, sin, weight, centred, deviation, tokens, head_dim, interleaved, dtype
+    )
+    to_weight = (grad * centred).sum((0, 1)).to(weight.dtype)
+    return to_embedded, None, None, None, to_weight, grad.sum((0, 1)).to(bias_dtype), None, None, None
+
+
+unit_descriptors.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,109 @@
+"""The descriptor in one kernel, run by Triton's interpreter, against the definition in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import contentrope as cr
+from contentrope.address import sum_by_unit
+from contentrope.rotary import Rotation, rotate
+from tests.support import lively_model, random_ids
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("on a GPU the kernel is tested with the model: attention/test_gpu.py", allow_module_level=True)
+
+
+def defined(
+    x: Tensor, units: cr.Units, angles: Tensor, weight: Tensor, bias: Tensor, head_dim: int, layout: Any
+) -> Tensor:
+    turned = rotate(x.unflatten(-1, (-1, head_dim)), Rotation(angles.cos(), angles.sin()), layout).flatten(-2)
+    sums = sum_by_unit(turned, units, units.unit)
+    return F.layer_norm(sums.total / sums.tokens.clamp(min=1)[..., None], weight.shape, weight, bias, 1e-5)
+
+
+def fused(
+    x: Tensor, units: cr.Units, angles: Tensor, weight: Tensor, bias: Tensor, head_dim: int, layout: Any
+) -> Tensor:
+    from contentrope.descriptor.operator import unit_descriptors
+
+    turns = angles.cos().float(), angles.sin().float()
+    return unit_descriptors(x, units.unit, *turns, weight, bias, 1e-5, head_dim, layout == "interleaved")[0]
+
+
+def require_equal(
+    heads: int, head_dim: int, pairs: int, layout: str, *, seq: int = 37, end_rate: float = 0.2, per_head: bool = False
+) -> None:
+    torch.manual_seed(seq)
+    dim = heads * head_dim
+    units = cr.segment((torch.rand(2, seq) >= end_rate).long(), cr.Terminators({0}), max_length=9)
+    x, weight, bias = (torch.randn(*size, dtype=torch.float64) for size in ((2, seq, dim), (dim,), (dim,)))
+    angles = torch.randn(2, seq, heads if per_head else 1, pairs, dtype=torch.float64)
+    seen = torch.randn(2, seq, dim, dtype=torch.float64)
+    results = []
+    for function, dtype in ((defined, torch.float64), (fused, torch.float32)):
+        leaves = [leaf.to(dtype).requires_grad_() for leaf in (x, weight, bias)]
+        out = function(leaves[0], units, angles, *leaves[1:], head_dim, layout)
+        results.append([out.detach(), *torch.autograd.grad((out * seen.to(dtype)).sum(), leaves)])
+    for exact, found in zip(*results, strict=True):
+        assert float((found - exact).norm()) <= 1e-6 * float(exact.norm())
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize(("heads", "head_dim", "pairs"), [(2, 8, 4), (3, 10, 3), (1, 60, 30), (5, 4, 1)])
+def test_output_and_gradients_are_the_definitions(heads: int, head_dim: int, pairs: int, layout: str) -> None:
+    require_equal(heads, head_dim, pairs, layout)
+    require_equal(heads, head_dim, pairs, layout, per_head=True)
+
+
+@settings(max_examples=15)
+@given(seq=st.integers(1, 50), end_rate=st.sampled_from([0.0, 0.1, 0.6, 1.0]))
+def test_any_units(seq: int, end_rate: float) -> None:
+    require_equal(2, 6, 2, "half", seq=seq, end_rate=end_rate)
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_every_number_is_written(poisoned_memory: None) -> None:
+    """Also those of slots that no unit has: a matrix product follows."""
+    require_equal(2, 8, 4, "half")
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    from contentrope.descriptor.operator import unit_descriptors
+
+    units = cr.segment(random_ids(2, 12), cr.Terminators({0}))
+    x, weight, bias = torch.randn(2, 12, 8), torch.randn(8), torch.randn(8)
+    leaves = [leaf.requires_grad_() for leaf in (x, weight, bias)]
+    angles = torch.randn(1, 12, 1, 2)
+    given_all = (leaves[0], units.unit, angles.cos(), angles.sin(), *leaves[1:], 1e-5, 4, False)
+    torch.library.opcheck(unit_descriptors, given_all)
+
+
+def test_a_model_reads_the_same_with_it() -> None:
+    ids = random_ids(2, 45)
+    tiled, whole = (
+        lively_model("content", dtype=torch.float32, backend=backend, options={"competition": 1.0})
+        for backend in ("tiled", "fused")
+    )
+    expected, found = tiled(ids), whole(ids)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    for model, logits in ((tiled, expected), (whole, found)):
+        logits.square().mean().backward()
+        assert model.scheme.address.project.weight.grad.norm() > 0
+    for ours, theirs in zip(whole.parameters(), tiled.parameters(), strict=True):
+        assert float((ours.grad - theirs.grad).norm()) <= 1e-3 * float(theirs.grad.norm()) + 1e-6
