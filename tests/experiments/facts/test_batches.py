@@ -45,3 +45,15 @@ def test_several_facts_come_in_every_number_asked_for(sampler: Sampler) -> None:
     batches = FactBatches(sampler, (2, 5))
     ids = torch.cat([batches.at(step, 8, 0).inputs["ids"] for step in range(20)])
     assert set((ids == end).sum(1).tolist()) == {2, 3, 4, 5}
+
+
+def test_facts_come_one_by_one_where_they_are_asked_to(sampler: Sampler) -> None:
+    (end,) = sampler.vocabulary.encode(";")
+    batches = FactBatches(sampler, (1, 3), ramp=6 * STEPS_AT_ONCE)
+    most, widths = [], set()
+    for block in range(8):
+        ids = torch.cat([batches.at(block * STEPS_AT_ONCE + step, 4, 0).inputs["ids"] for step in range(0, 128, 8)])
+        most.append(int((ids == end).sum(1).max()))
+        widths.add(ids.shape[1])
+    assert most == [1, 1, 2, 2, 3, 3, 3, 3]
+    assert len(widths) == 1, "what is compiled for one step serves every other"

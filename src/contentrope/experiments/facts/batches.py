@@ -17,10 +17,13 @@ STEPS_AT_ONCE = 128
 
 
 class FactBatches:
-    """Examples with ``facts`` = (fewest, most) facts each; those of a step depend on the seed and the step alone."""
+    """Examples with ``facts`` = (fewest, most) facts each; those of a step depend on the seed and the step alone.
 
-    def __init__(self, sampler: Sampler, facts: tuple[int, int] = (1, 1)) -> None:
-        self.sampler, self.facts = sampler, facts
+    Over the first ``ramp`` steps the most grow from the fewest on: to copy from one fact is learned first.
+    """
+
+    def __init__(self, sampler: Sampler, facts: tuple[int, int] = (1, 1), ramp: int = 0) -> None:
+        self.sampler, self.facts, self.ramp = sampler, facts, ramp
         self._drawn: tuple[Any, Int[Tensor, "steps rows seq"], Int[Tensor, "steps rows seq"]] | None = None
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
@@ -30,11 +33,22 @@ class FactBatches:
         _, ids, targets = self._drawn
         return Batch({"ids": ids[place]}, targets[place])
 
+    def most_at(self, step: int) -> int:
+        """
+        >>> [FactBatches(None, (1, 4), ramp=100).most_at(step) for step in (0, 24, 25, 50, 75, 99, 100, 500)]
+        [1, 1, 2, 3, 4, 4, 4, 4]
+        """
+        fewest, most = self.facts
+        stages = most - fewest + 1
+        return min(most, fewest + (step * stages // self.ramp if self.ramp else stages))
+
     def _draw(self, block: int, rows: int, seed: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(mixed_seed(seed, block, 2))
-        fewest, most = self.facts
+        fewest, most = self.facts[0], self.most_at(block * STEPS_AT_ONCE)
         several: dict[str, Any] = {"condition": "mixed", "distractors": (fewest - 1, most - 1)} if most > 1 else {}
-        drawn = self.sampler.draw(STEPS_AT_ONCE * rows, generator, names="train", **several)
+        # As wide as the longest example of all training: what is compiled for one step serves every other.
+        width = self.sampler.width("any", self.facts[1])
+        drawn = self.sampler.draw(STEPS_AT_ONCE * rows, generator, names="train", width=width, **several)
         ids, targets = inputs_and_targets(drawn)
         return ids.unflatten(0, (-1, rows)), targets.unflatten(0, (-1, rows))
 

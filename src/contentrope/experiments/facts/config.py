@@ -27,6 +27,8 @@ class FactsConfig:
     """How facts are closed."""
     facts: tuple[int, int] = (1, 1)
     """Fewest and most facts of a training example; with several, all but one are distractors of mixed kinds."""
+    ramp: float = 0.0
+    """Share of training over which the most facts of an example grow from the fewest on, one by one."""
     examples: int = 1000
     """Examples a score is measured on."""
     distractors: int = 4
@@ -54,6 +56,8 @@ class FactsConfig:
                 raise InputError(f"{name} must be an integer of at least {smallest}, got {value!r}")
         if len(self.facts) != 2 or not 1 <= self.facts[0] <= self.facts[1]:
             raise InputError(f"facts must be the fewest and the most of an example, such as 1 8; got {self.facts}")
+        if not 0.0 <= self.ramp <= 1.0:
+            raise InputError(f"ramp must be a share of training from 0 to 1, got {self.ramp}")
         if min((1, *self.scaling)) < 1:
             raise InputError(f"scaling must be numbers of at least 1, got {self.scaling}")
         for variant in self.variants:

@@ -39,6 +39,7 @@ BEYOND = FactsConfig(
     ),
     seeds=3,
     facts=(1, 8),
+    ramp=0.5,
     scaling=(4, 16, 64, 256),
     order=200,
     training=TrainConfig(steps=100_000, batch_size=32, learning_rate=5e-4),
