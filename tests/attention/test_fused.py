@@ -157,3 +157,6 @@ def test_without_interpreter_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -
     inputs = make(SHORT).to("cpu", torch.float32)
     with pytest.raises(BackendError, match="'fused' needs CUDA tensors, got cpu; use backend='tiled'"):
         cr.addressed_attention(inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles, backend="fused")
+    model = lively_model("content", dtype=torch.float32, backend="fused")
+    with pytest.raises(BackendError, match="'fused' needs CUDA tensors, got cpu; use backend='tiled'"):
+        model(random_ids(1, 20))

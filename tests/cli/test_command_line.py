@@ -14,6 +14,7 @@ from contentrope.cli.commands import plain_words
 
 OPTIONS = {
     ("reproduce", "shakespeare"): ("--preset", "--seeds", "--variants", "--steps", "--jobs", "--out", "the preset's)"),
+    ("reproduce", "timing"): ("--preset {quick,paper}", "--variants ROW", "--schemes", "--backend", "--timed-steps"),
     ("report",): ("DIR", "--out"),
     ("train",): ("--text", "--variant", "--dim", "--dropout", "--learning-rate", "--precision", "--tensorboard"),
     ("evaluate",): ("MODEL_DIR", "--text", "--lengths", "--distant", "--part {held-out,whole}"),

@@ -18,7 +18,7 @@ from contentrope.cli.facts import Facts as ShowFacts
 from contentrope.cli.generate import Generate
 from contentrope.cli.info import Info
 from contentrope.cli.report import Report
-from contentrope.cli.reproduce import Facts, Shakespeare
+from contentrope.cli.reproduce import Facts, Shakespeare, Timing
 from contentrope.cli.train import Train
 from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
 from contentrope.training import DivergedError, ProcessError
@@ -46,7 +46,11 @@ class Command(Protocol):
 
 def parse(arguments: Sequence[str]) -> Command:
     """Read the command line; a wrong one is an :class:`InputError` that says what is allowed."""
-    experiments: Any = Annotated[Shakespeare, subcommand("shakespeare")] | Annotated[Facts, subcommand("facts")]
+    experiments: Any = (
+        Annotated[Shakespeare, subcommand("shakespeare")]
+        | Annotated[Facts, subcommand("facts")]
+        | Annotated[Timing, subcommand("timing")]
+    )
     reproduce = subcommand(
         "reproduce",
         description="Repeat an experiment, several seeds and variants, and write results and a report.",

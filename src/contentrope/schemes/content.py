@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from contentrope.address import ContentAddress, sum_by_unit
+from contentrope.attention import fused
 from contentrope.attention.api import refuse_non_finite
 from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
@@ -65,6 +66,7 @@ class Content(nn.Module):
 
     def _descriptors(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots dim"]:
         """The normalised descriptors in one kernel."""
+        fused.require_device(chunk.embedded)
         from contentrope.descriptor.operator import unit_descriptors  # triton is needed only here
 
         norm, local, rotary = self.address.norm, reading.local, self.config.rotary

@@ -62,5 +62,10 @@ def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float) -> 
         raise BackendError("backend 'fused' reads whole sequences, not cached ones; use backend='tiled'")
     if query.shape[-1] > LARGEST_HEAD:
         raise BackendError(f"backend 'fused' has heads of at most {LARGEST_HEAD}, got {query.shape[-1]}; use 'tiled'")
-    if query.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise BackendError(f"backend 'fused' needs CUDA tensors, got {query.device}; use backend='tiled'")
+    require_device(query)
+
+
+def require_device(tensor: Tensor) -> None:
+    """Kernels run on a GPU, or in Triton's interpreter."""
+    if tensor.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise BackendError(f"backend 'fused' needs CUDA tensors, got {tensor.device}; use backend='tiled'")

@@ -2,5 +2,6 @@
 
 from contentrope.cli.reproduce.facts import Facts
 from contentrope.cli.reproduce.shakespeare import Shakespeare
+from contentrope.cli.reproduce.timing import Timing
 
-__all__ = ["Facts", "Shakespeare"]
+__all__ = ["Facts", "Shakespeare", "Timing"]

@@ -45,12 +45,6 @@ class Reproduction:
     """Where to compute."""
     jobs: int = 1
     """Variants computed at the same time, each in a process of its own."""
-    steps: Integer = None
-    """Updates per run; the warm-up keeps its share of them."""
-    batch_size: Integer = None
-    """Examples per update."""
-    precision: Choice = None
-    """How a GPU multiplies matrices."""
 
     PRESETS: ClassVar[Mapping[str, Any]]
     OWN: ClassVar[tuple[str, ...]]
@@ -78,11 +72,9 @@ class Reproduction:
     def asked(self) -> list[str]:
         """The options that decide the numbers, as they would be typed; the results tell the seeds and variants."""
         words = ["--preset", self.preset]
-        for name in (*self.OWN, *TRAINING):
-            value = getattr(self, name)
-            if value is not None:
-                values = value if isinstance(value, tuple) else (value,)
-                words += [f"--{name.replace('_', '-')}", *map(str, values)]
+        for name, value in self._given(*self._options()).items():
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
         return words
 
     def settings(self) -> tuple[Any, str]:
@@ -90,18 +82,40 @@ class Reproduction:
         if self.preset not in self.PRESETS:
             raise InputError(f"unknown preset {self.preset!r}; choose {', '.join(self.PRESETS)}")
         preset = self.PRESETS[self.preset]
-        config = replace(preset, **self._changes(preset), training=self._training(preset.training))
+        config = replace(preset, **self._changes(preset))
         same = replace(config, seeds=preset.seeds, variants=preset.variants) == preset
         return config, self.preset if same else "custom"
 
+    def _options(self) -> tuple[str, ...]:
+        """Those that decide the numbers."""
+        return self.OWN
+
     def _changes(self, preset: Any) -> dict[str, Any]:
         return self._given("seeds", "variants", *self.OWN)
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True)
+class TrainingReproduction(Reproduction):
+    """An experiment that trains every variant to the end before it measures anything."""
+
+    steps: Integer = None
+    """Updates per run; the warm-up keeps its share of them."""
+    batch_size: Integer = None
+    """Examples per update."""
+    precision: Choice = None
+    """How a GPU multiplies matrices."""
+
+    def _options(self) -> tuple[str, ...]:
+        return (*self.OWN, *TRAINING)
+
+    def _changes(self, preset: Any) -> dict[str, Any]:
+        return super()._changes(preset) | {"training": self._training(preset.training)}
 
     def _training(self, preset: TrainConfig) -> TrainConfig:
         changes = self._given(*TRAINING)
         if self.steps is not None:
             changes["warmup"] = preset.warmup * self.steps // preset.steps
         return replace(preset, **changes)
-
-    def _given(self, *names: str) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

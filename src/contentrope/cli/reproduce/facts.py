@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
 from contentrope.cli.options import one
-from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, Reproduction
+from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction
 from contentrope.experiments.facts import PRESETS, FactsConfig
 from contentrope.experiments.facts import Facts as Experiment
 from contentrope.facts import Layout
@@ -15,7 +15,7 @@ Closing = Annotated[Layout | None, one(str, "", get_args(Layout)), OF_THE_PRESET
 
 
 @dataclass(frozen=True)
-class Facts(Reproduction):
+class Facts(TrainingReproduction):
     """Train on facts and sentences about them, then ask for names among other facts: which is the answer read from?
 
     - DIR/results.json: all numbers and settings; DIR/report.html and DIR/report.md: tables and figures

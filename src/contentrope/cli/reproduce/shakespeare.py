@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from contentrope.cli.options import one
-from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, Reproduction
+from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction
 from contentrope.experiments.growth import PRESETS, Growth, GrowthConfig
 
 Corpus = Annotated[str | None, one(str, "{shakespeare,stdlib,PATH}"), OF_THE_PRESET]
 
 
 @dataclass(frozen=True)
-class Shakespeare(Reproduction):
+class Shakespeare(TrainingReproduction):
     """Train on short windows of text, then read longer and longer ones: which variant keeps its perplexity?
 
     - DIR/results.json: all numbers and settings; DIR/report.html and DIR/report.md: tables and figures
