@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from contentrope.reports import draw_picture, read_results
+from contentrope.reports.facts.tables import row_table
 from contentrope.reports.growth.tables import length_table
 from contentrope.reports.tables import markdown_table as table
 
@@ -73,6 +74,7 @@ SECTIONS: dict[str, Section] = {
     "quick": ("shakespeare-quick.json", length_section),
     "paper": ("shakespeare-paper.json", length_section),
     "beyond": ("shakespeare-beyond.json", beyond_section),
+    "facts": ("facts-quick.json", lambda results: row_table(results).markdown()),
     "training": ("benchmark-training-gpu.json", training_table),
 }
 PICTURES = ("shakespeare-paper", "shakespeare-beyond")
