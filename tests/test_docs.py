@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -34,3 +35,28 @@ def test_python_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#][^)]*)\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_the_tables_of_context_growth_show_the_newest_results() -> None:
+    """Rows that are about one variant of the preset beyond, written by hand beside the words about them."""
+    results = json.loads((ROOT / "results" / "shakespeare-beyond.json").read_text())["variants"]
+    text = (ROOT / "docs" / "context-growth.md").read_text()
+    learned = "competition=1,learn_competition=true"
+    ablation = {
+        "anchors and noise": f"content:{learned},noise=0.5,anchors=[0,0,1,1]",
+        "anchors": f"content:{learned},anchors=[0,0,1,1]",
+        "noise": f"content:{learned},noise=0.5",
+        "random address, anchors": f"random:{learned},anchors=[0,0,1,1]",
+        "random address": f"random:{learned}",
+        "random address, no exponent": "random",
+    }
+    for words, variant in ablation.items():
+        runs = results[variant]["runs"]
+        values = [fmean(run["perplexity"][n] for run in runs.values()) for n in ("256", "4096", "16384")]
+        row = " | ".join(f"{value:.3f}" for value in (*values, runs["0"]["perplexity"]["65536"]))
+        assert f"| {words} | {row} |" in text
+    distant = {"content, anchors and noise": ablation["anchors and noise"], "CoPE": "cope", "ALiBi": "alibi"}
+    for words, variant in distant.items():
+        found = [run["distant"]["perplexity"] for run in results[variant]["runs"].values()]
+        means = [fmean(run[change] for run in found) for change in ("as written", "shuffled", "deleted", "replaced")]
+        assert f"| {words} | {' | '.join(f'{mean:.2f}' for mean in means)} |" in text

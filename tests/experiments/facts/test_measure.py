@@ -47,6 +47,7 @@ def test_the_result_file_holds_every_row_and_setting(finished: tuple[Path, dict[
         assert [step for step, _ in found["losses"]][-1] == 4
         assert found["order"]["examples"] == 4
         assert found["parameters"] > 0
+        assert found["backend"] == "auto", "what it was trained with, on a CPU"
 
 
 def test_the_look_inside_is_about_the_example_it_shows(finished: tuple[Path, dict[str, Any]]) -> None:

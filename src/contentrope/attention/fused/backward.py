@@ -9,7 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from contentrope.attention.fused.tiles import LOG2_E, first_beyond, hidden_pairs, rows_inside, rows_of, store_rows
+from contentrope.attention.fused.tiles import (
+    LOG2_E,
+    band_scores,
+    first_beyond,
+    hidden_pairs,
+    rows_inside,
+    rows_of,
+    store_rows,
+)
 
 
 @triton.jit
@@ -86,20 +94,10 @@ def query_kernel(
         key_column = first + tl.arange(0, N)
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
         local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
-        own_unit = key_column[None, :] >= unit_start[:, None]
-        reads_local = own_unit & ~closing[:, None]
-        scores = tl.where(
-            reads_local,
-            tl.dot(query_tile, tl.trans(local), input_precision=PRECISION),
-            tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION),
-        )
-        scores = scores * in_powers_of_two
-        if HAS_BONUS:
-            scores += tl.where(own_unit, own_bonus[:, None], 0.0)
-        scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
-        scores = hidden_pairs(
-            scores, own_unit, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
-        )
+        scores, own_unit, reads_local = band_scores(
+            query_tile, local, addressed, column, key_column, unit_start, closing, own_bonus, valid + by_token,
+            memory_query, in_powers_of_two, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, PRECISION,
+        )  # fmt: skip
         values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
         to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
         to_scores = tl.exp2(scores - sums[:, None]) * (to_weights - offset[:, None])
@@ -146,6 +144,7 @@ def key_kernel(
     far = first_beyond(left + by_token, diagonal, tiles, begin + N, M)
     nothing_own = tl.zeros([M, N], tl.int1)
     no_memory = tl.zeros([M], tl.int8)
+    no_bonus = tl.zeros([M], tl.float32)
 
     to_local = tl.zeros([N, WIDTH], tl.float32)
     to_addressed = tl.zeros([N, WIDTH], tl.float32)
@@ -164,24 +163,16 @@ def key_kernel(
             offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
             unit_start = tl.load(start + by_token + column, mask=inside, other=length)
             closing = tl.load(closes + by_token + column, mask=inside, other=0) != 0
-            own_unit = key_column[None, :] >= unit_start[:, None]
-            reads_local = own_unit & ~closing[:, None]
-            scores = tl.where(
-                reads_local,
-                tl.dot(query_tile, tl.trans(local), input_precision=PRECISION),
-                tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION),
-            )
-            scores = scores * in_powers_of_two
+            own_bonus = no_bonus
             if HAS_BONUS:
                 own_bonus = tl.load(bonus + by_head + column, mask=inside, other=0.0) * LOG2_E
-                scores += tl.where(own_unit, own_bonus[:, None], 0.0)
-            scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
             memory_query = no_memory
             if HAS_MEMORY:
                 memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
-            scores = hidden_pairs(
-                scores, own_unit, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
-            )
+            scores, _, reads_local = band_scores(
+                query_tile, local, addressed, column, key_column, unit_start, closing, own_bonus, valid + by_token,
+                memory_query, in_powers_of_two, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, PRECISION,
+            )  # fmt: skip
             weights = tl.exp2(scores - sums[:, None])
             to_value = tl.dot(
                 tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from contentrope.attention.fused.tiles import LOG2_E, hidden_pairs, rows_inside, rows_of, store_rows
+from contentrope.attention.fused.tiles import LOG2_E, band_scores, hidden_pairs, rows_inside, rows_of, store_rows
 
 
 @triton.jit
@@ -75,18 +75,12 @@ def forward_kernel(
         accumulated, total, largest = absorb(scores, values, accumulated, total, largest, PRECISION)
     for first in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
         key_column = first + tl.arange(0, N)
-        keys = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
-        scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-        keys = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
-        local_scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-        own_unit = key_column[None, :] >= unit_start[:, None]
-        scores = tl.where(own_unit & ~closing[:, None], local_scores, scores) * in_powers_of_two
-        if HAS_BONUS:
-            scores += tl.where(own_unit, own_bonus[:, None], 0.0)
-        scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
-        scores = hidden_pairs(
-            scores, own_unit, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
-        )
+        addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
+        local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
+        scores, _, _ = band_scores(
+            query_tile, local, addressed, column, key_column, unit_start, closing, own_bonus, valid + by_token,
+            memory_query, in_powers_of_two, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, PRECISION,
+        )  # fmt: skip
         values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
         accumulated, total, largest = absorb(scores, values, accumulated, total, largest, PRECISION)
 

@@ -56,6 +56,27 @@ def hidden_pairs(
 
 
 @triton.jit
+def band_scores(
+    query, local, addressed, column, key_column, unit_start, closing, own_bonus, valid, memory_query, scale, length,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The pair rule on a tile of the band: scores, which keys are of the query's own unit, which are read local."""
+    own_unit = key_column[None, :] >= unit_start[:, None]
+    reads_local = own_unit & ~closing[:, None]
+    scores = tl.where(
+        reads_local,
+        tl.dot(query, tl.trans(local), input_precision=PRECISION),
+        tl.dot(query, tl.trans(addressed), input_precision=PRECISION),
+    )
+    scores = scores * scale
+    if HAS_BONUS:
+        scores += tl.where(own_unit, own_bonus[:, None], 0.0)
+    scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
+    scores = hidden_pairs(scores, own_unit, key_column, valid, memory_query, length, HAS_VALID, HAS_MEMORY)
+    return scores, own_unit, reads_local
+
+
+@triton.jit
 def first_beyond(left, first_tile, tiles, edge, M: tl.constexpr):
     """The first query tile from ``first_tile`` on whose queries all begin their units at ``edge`` or right of it."""
     low = first_tile

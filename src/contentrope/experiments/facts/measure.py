@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,15 @@ from contentrope.experiments.facts.config import FactsConfig
 from contentrope.experiments.facts.inside import look_inside
 from contentrope.experiments.facts.rows import CONDITIONS, KINDS, ROW_TO_LOOK_AT, Row, rows
 from contentrope.experiments.facts.scoring import Scores, score
-from contentrope.experiments.suite import Evaluated, Finished, Progress, Tell, finite_or_none, seeded, trained_models
+from contentrope.experiments.suite import (
+    Configured,
+    Evaluated,
+    Finished,
+    Tell,
+    finite_or_none,
+    seeded,
+    trained_models,
+)
 from contentrope.experiments.variants import parse_variant
 from contentrope.facts import Drawn, Sampler, World
 from contentrope.model import Transformer
@@ -33,49 +40,22 @@ MANY_TEST_NAMES = 1000
 LOSSES_KEPT = 100
 
 
-def run(
-    config: FactsConfig,
-    out: Path,
-    progress: Progress,
-    device: str = "cpu",
-    *,
-    preset: str = "custom",
-    jobs: int = 1,
-    asked: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Train and evaluate every variant; see :func:`contentrope.experiments.suite.run`."""
-    return suite.run(Facts(config), out, progress, device, preset=preset, jobs=jobs, asked=asked)
+def run(config: FactsConfig, *where: Any, **how: Any) -> dict[str, Any]:
+    """Train and evaluate every variant, :func:`contentrope.experiments.suite.run` says where and how."""
+    return suite.run(Facts(config), *where, **how)
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(Configured):
     """The experiment: :class:`contentrope.experiments.suite.Experiment`."""
 
     config: FactsConfig
 
     name = "facts"
 
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return self.config.variants
-
-    @property
-    def seeds(self) -> int:
-        return self.config.seeds
-
-    @property
-    def steps(self) -> int:
-        return self.config.training.steps
-
     @cached_property
     def world(self) -> World:
         return World(self.config.world)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Facts, (self.config,)  # without the names
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self.config)
 
     def data(self) -> dict[str, Any]:
         counts = self.world.train.counts()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,54 +17,35 @@ from contentrope.experiments.distant import perplexity_by_position, perplexity_w
 from contentrope.experiments.evaluation import perplexity, shown
 from contentrope.experiments.growth.config import RECENT, GrowthConfig
 from contentrope.experiments.saved import save_text_model
-from contentrope.experiments.suite import Evaluated, Finished, Progress, Tell, finite_or_none, seeded, trained_models
+from contentrope.experiments.suite import (
+    Configured,
+    Evaluated,
+    Finished,
+    Tell,
+    finite_or_none,
+    seeded,
+    trained_models,
+)
 from contentrope.model import Transformer
 from contentrope.training import Windows
 
 
-def run(
-    config: GrowthConfig,
-    out: Path,
-    progress: Progress,
-    device: str = "cpu",
-    *,
-    preset: str = "custom",
-    jobs: int = 1,
-    asked: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Train and evaluate every variant; see :func:`contentrope.experiments.suite.run`."""
-    return suite.run(Growth(config), out, progress, device, preset=preset, jobs=jobs, asked=asked)
+def run(config: GrowthConfig, *where: Any, **how: Any) -> dict[str, Any]:
+    """Train and evaluate every variant, :func:`contentrope.experiments.suite.run` says where and how."""
+    return suite.run(Growth(config), *where, **how)
 
 
 @dataclass(frozen=True)
-class Growth:
+class Growth(Configured):
     """The experiment: :class:`contentrope.experiments.suite.Experiment`."""
 
     config: GrowthConfig
 
     name = "shakespeare"
 
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return self.config.variants
-
-    @property
-    def seeds(self) -> int:
-        return self.config.seeds
-
-    @property
-    def steps(self) -> int:
-        return self.config.training.steps
-
     @cached_property
     def corpus(self) -> Corpus:
         return corpus_of(self.config)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Growth, (self.config,)  # without the text
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self.config)
 
     def data(self) -> dict[str, Any]:
         return self.corpus.description

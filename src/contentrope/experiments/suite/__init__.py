@@ -4,11 +4,12 @@
 ``models.py`` makes and trains the models.
 """
 
-from contentrope.experiments.suite.experiment import Evaluated, Experiment, Finished, Tell, Trained
+from contentrope.experiments.suite.experiment import Configured, Evaluated, Experiment, Finished, Tell, Trained
 from contentrope.experiments.suite.models import finite_or_none, folder_of, fresh_model, seeded, trained_models
 from contentrope.experiments.suite.run import Progress, run
 
 __all__ = [
+    "Configured",
     "Evaluated",
     "Experiment",
     "Finished",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from contentrope.training import StepReport
 
@@ -60,3 +61,28 @@ class Experiment(Protocol):
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         """Train and evaluate ``variant`` with each seed; ``tell`` hears of every step and of each finished run."""
+
+
+@dataclass(frozen=True)
+class Configured:
+    """What an experiment says of itself by its configuration; all but what it measures."""
+
+    config: Any
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return cast(tuple[str, ...], self.config.variants)
+
+    @property
+    def seeds(self) -> int:
+        return cast(int, self.config.seeds)
+
+    @property
+    def steps(self) -> int:
+        return cast(int, self.config.training.steps)
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self.config)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.config,)  # without what was loaded or drawn for it

@@ -63,6 +63,7 @@ def _facts(last: StepReport, stepper: Stepper, model: Transformer, device: str) 
         "training_seconds": last.seconds,
         "steps_per_second": last.steps_per_second,
         "acceleration": stepper.acceleration,
+        "backend": model.backend,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "model": model.config.to_dict(),
         "environment": environment(device),

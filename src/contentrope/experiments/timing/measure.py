@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from contentrope import schemes
 from contentrope.errors import InputError
 from contentrope.experiments import suite
-from contentrope.experiments.suite import Evaluated, Finished, Progress, Tell, seeded
+from contentrope.experiments.suite import Configured, Evaluated, Finished, Progress, Tell, seeded
 from contentrope.experiments.timing.baseline import with_compiled_rotary
 from contentrope.experiments.timing.batches import random_batches
 from contentrope.experiments.timing.config import BASELINE, TimingConfig
@@ -49,7 +49,7 @@ def require_one_job(jobs: int) -> None:
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Configured):
     """The experiment: :class:`contentrope.experiments.suite.Experiment`."""
 
     config: TimingConfig
@@ -57,19 +57,8 @@ class Timing:
     name = "timing"
 
     @property
-    def variants(self) -> tuple[str, ...]:
-        return self.config.variants
-
-    @property
-    def seeds(self) -> int:
-        return self.config.seeds
-
-    @property
     def steps(self) -> int:
         return len(self.config.accelerations) * (self.config.warmup_steps + self.config.timed_steps)
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self.config)
 
     def data(self) -> dict[str, Any]:
         return {"name": "random tokens", "symbols": self.config.vocabulary, "unit_length": self.config.unit_length}
