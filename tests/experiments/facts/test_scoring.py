@@ -69,3 +69,18 @@ def test_a_model_that_knows_nothing_and_one_that_knows_all(drawn: Drawn) -> None
     assert everything["hit5"] == 1
     assert everything["perplexity"] == pytest.approx(1, abs=1e-5)
     assert score(Table(torch.full((*drawn.ids.shape, 70), torch.nan)), drawn).summary()["hit5"] == 0
+
+
+@pytest.mark.parametrize(("more_likely", "is_hit"), [(0, True), (4, True), (5, False), (6, False)])
+def test_the_fifth_is_a_hit_and_the_sixth_is_not(drawn: Drawn, more_likely: int, is_hit: bool) -> None:
+    right = nn.functional.one_hot(drawn.ids.long().roll(-1, 1), 80).float()
+    logits = right * 10
+    logits[..., 80 - more_likely :] += 20  # ids beyond the vocabulary of the examples
+    assert score(Table(logits), drawn).summary()["hit5"] == float(is_hit)
+
+
+def test_one_missed_character_is_a_missed_example(drawn: Drawn) -> None:
+    logits = table_of(drawn, 0, 100.0)
+    row, column = drawn.scored.nonzero()[-1].tolist()
+    logits[row, column - 1, int(drawn.ids[row, column])] = -100.0
+    assert score(Table(logits), drawn).hit.tolist() == [index != row for index in range(7)]

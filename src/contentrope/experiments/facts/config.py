@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from contentrope import schemes
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.experiments.sizes import ModelSize
@@ -66,6 +67,9 @@ class FactsConfig:
     def model_of(self, variant: str, sampler: Sampler) -> ModelConfig:
         """The settings of the model of a variant."""
         name, memory = without_memory(variant)
+        if memory and parse_variant(name).scheme not in schemes.KNOW_MEMORY:
+            able = ", ".join(schemes.KNOW_MEMORY)
+            raise InputError(f"{variant!r} cannot have memory units, {able} can; leave out memory=true")
         return self.model.model(
             name,
             vocab_size=len(sampler.vocabulary),
