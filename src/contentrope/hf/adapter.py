@@ -1,0 +1,150 @@
+"""Hooks on a decoder, its rotary embedding and its attention modules. No model code is changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
+
+from contentrope.errors import InputError
+from contentrope.hf.addresses import NAME, Addresses
+from contentrope.hf.attention import KEYWORD, Carried, name_of
+from contentrope.hf.frame import Frame, Text, frame_of
+from contentrope.hf.inputs import check_cache, ids_of, padding_of, refuse_packed
+from contentrope.hf.probe import layers_of, rotary_modules
+from contentrope.hf.state import columns_layer
+from contentrope.hf.units import describe
+from contentrope.rotary import at_least_float32
+from contentrope.units import Segmenter
+
+HOME = "_contentrope"
+"""Attribute of the decoder under which its adapter is found."""
+
+
+class Adapter:
+    """All that an attached model knows of its units. The trained part is a module of the model's own."""
+
+    def __init__(self, model: PreTrainedModel, segmenter: Segmenter, gate: float, backend: str) -> None:
+        self.model = model
+        self.decoder: nn.Module = model.base_model
+        self.segmenter = segmenter
+        self.gate = gate
+        self.backend = backend
+        self.own: str = model.config._attn_implementation
+        self.layers, self.turnings, self.attention = layers_of(model, self.decoder, self.own)
+        self.handles: list[Any] = []
+        # From the decoder's hook to the rotary embedding's, within one call of one thread.
+        self.running: dict[int, Frame] = {}
+
+    @property
+    def addresses(self) -> Addresses:
+        """Looked up at every call: PEFT puts a wrapper in its place."""
+        return cast(Addresses, getattr(self.model, NAME))
+
+    def settings(self) -> dict[str, Any]:
+        """What saved weights and a model must agree on."""
+        return {
+            "hidden_size": self.model.config.get_text_config().hidden_size,
+            "layers": {str(index): layer.turning for index, layer in self.layers.items()},
+            "turnings": {str(n): turning.describe() for n, turning in enumerate(self.turnings)},
+            "units": describe(self.segmenter.rule),
+            "max_length": self.segmenter.max_length,
+        }
+
+    def hook(self) -> None:
+        embedding = cast(Tensor, self.model.get_input_embeddings().weight)
+        dtype = at_least_float32(embedding.dtype)
+        addresses = Addresses(self.turnings, embedding.shape[1], self.segmenter.max_length)
+        self.model.add_module(NAME, addresses.to(embedding.device, dtype))
+        setattr(self.decoder, HOME, self)
+        self.handles = [
+            self.decoder.register_forward_pre_hook(self.begin, with_kwargs=True),
+            self.decoder.register_forward_hook(self.finish, with_kwargs=True, always_call=True),
+        ]
+        for rotary in rotary_modules(self.decoder):
+            self.handles.append(rotary.register_forward_pre_hook(self.place, with_kwargs=True))
+            self.handles.append(rotary.register_forward_hook(self.carry))
+        for module in self.attention:
+            module.reads_addresses = True  # type: ignore[assignment]
+            self.handles.append(module.register_forward_pre_hook(self.pass_on, with_kwargs=True))
+        self.model.set_attn_implementation(name_of(self.own))
+
+    def unhook(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        for module in self.attention:
+            del module.reads_addresses
+        delattr(self.decoder, HOME)
+        delattr(self.model, NAME)
+        self.model.set_attn_implementation(self.own)
+
+    # --- the hooks, in the order in which a call meets them ---
+
+    def begin(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Before the decoder: the frame of the call, from its ids, padding and cache."""
+        ids, kwargs = ids_of(args, kwargs)
+        cache = kwargs["past_key_values"] = self._cache(kwargs)
+        ends = kwargs.pop("unit_ends", None)
+        before = None
+        if cache is not None:
+            before = columns_layer(cache, len(self.layers)).columns
+            check_cache(cache, before, ids)
+        offset = 0 if before is None else before.count
+        valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
+        refuse_packed(kwargs, cache)
+        text = Text(ids, valid, ends)
+        embedding = self.model.get_input_embeddings()
+        frame = frame_of(text, before, self.segmenter, self.addresses, embedding, plain_mask=plain)
+        self.running[_thread()] = frame
+        return (), {**kwargs, "input_ids": ids}
+
+    def place(self, rotary: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Before the rotary embedding: positions between global and local."""
+        frame = self.running[_thread()]
+        if "position_ids" in kwargs:
+            return args, {**kwargs, "position_ids": frame.positions(kwargs["position_ids"], self.gate)}
+        hidden, positions, *rest = args
+        return (hidden, frame.positions(positions, self.gate), *rest), kwargs
+
+    def carry(self, rotary: nn.Module, args: Any, turns: tuple[Tensor, ...]) -> Carried:
+        """After the rotary embedding: its result takes the frame along, to every layer."""
+        return Carried(turns, self, self.running[_thread()])
+
+    def pass_on(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Before an attention module: what it was handed goes on to the attention function."""
+        turns = kwargs.get("position_embeddings")
+        return args, {**kwargs, KEYWORD: turns if isinstance(turns, Carried) else None}
+
+    def finish(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """After the decoder: the cache remembers the call, unless it failed."""
+        frame = self.running.pop(_thread(), None)
+        cache = kwargs.get("past_key_values")
+        if frame is not None and output is not None and cache is not None:
+            columns_layer(cache, len(self.layers)).columns = frame.columns
+
+    def _cache(self, kwargs: Mapping[str, Any]) -> Cache | None:
+        """The cache of the call; where the decoder would make one of its own, ours, which it then takes."""
+        given = kwargs.get("past_key_values")
+        if given is not None:
+            return given
+        wanted = kwargs.get("use_cache")
+        config = self.model.config.get_text_config()
+        wanted = getattr(config, "use_cache", False) if wanted is None else wanted
+        recomputes = getattr(self.decoder, "gradient_checkpointing", False) and self.decoder.training
+        return DynamicCache(config=config) if wanted and not recomputes else None
+
+
+def _thread() -> int:
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
+
+
+def adapter_of(model: nn.Module) -> Adapter:
+    for module in model.modules():
+        if HOME in vars(module):
+            return cast(Adapter, vars(module)[HOME])
+    raise InputError(f"this {type(model).__name__} has no addresses: call contentrope.hf.attach(model, ...) first")

@@ -1,0 +1,103 @@
+"""Attaching to a model, detaching, and the gate between its positions and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from contentrope.attention import BACKENDS
+from contentrope.errors import InputError
+from contentrope.hf.adapter import HOME, Adapter, adapter_of
+from contentrope.hf.attention import OWN, register
+from contentrope.hf.probe import rotary_modules
+from contentrope.hf.units import rule_of
+from contentrope.units import Rule, Segmenter
+
+
+def attach(
+    model: PreTrainedModel,
+    tokenizer: Any = None,
+    *,
+    units: str | int | Rule | Iterable[int] = "line",
+    positions: str | float = "local",
+    max_length: int = 256,
+    marker: str | None = None,
+    backend: str = "auto",
+) -> PreTrainedModel:
+    """Give every completed unit of the text an address in all attention layers of ``model``, in place.
+
+    ``positions``: "global" leaves a model as it is until its addresses are trained, "local" counts inside each unit,
+    a number between 1 (global) and 0 (local) stands between; see :func:`set_positions`.
+    """
+    _check_model(model, backend)
+    register()
+    rule = rule_of(units, tokenizer, marker)
+    adapter = Adapter(model, Segmenter(rule, max_length=max_length), gate_of(positions), backend)
+    _check_length(adapter)
+    adapter.hook()
+    return model
+
+
+def detach(model: nn.Module) -> nn.Module:
+    """Undo :func:`attach`: the model computes what it did before, and its addresses are gone."""
+    adapter_of(model).unhook()
+    return model
+
+
+def set_positions(model: nn.Module, positions: str | float) -> None:
+    """Move the gate between global (1) and local (0) positions, as fine-tuning may do step by step."""
+    adapter_of(model).gate = gate_of(positions)
+
+
+def gate_of(positions: str | float) -> float:
+    """
+    >>> gate_of("global"), gate_of("local"), gate_of(0.25)
+    (1.0, 0.0, 0.25)
+    """
+    named = {"global": 1.0, "local": 0.0}
+    if isinstance(positions, str) and positions in named:
+        return named[positions]
+    if isinstance(positions, int | float) and not isinstance(positions, bool) and 0.0 <= positions <= 1.0:
+        return float(positions)
+    raise InputError(f"positions is {positions!r}: pass 'global', 'local' or a number between 0 (local) and 1 (global)")
+
+
+def _check_model(model: Any, backend: str) -> None:
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"{type(model).__name__} is no transformers model; attach before wrapping it (PEFT, DDP)")
+    if backend != "auto" and backend not in BACKENDS:
+        raise InputError(f"unknown backend {backend!r}; choose auto, {', '.join(BACKENDS)}")
+    if HOME in vars(model.base_model):
+        raise InputError("this model has addresses already: call contentrope.hf.detach(model) first")
+    name = type(model).__name__
+    if not model._can_set_attn_implementation():
+        raise InputError(f"{name} does not call its attention through transformers' AttentionInterface")
+    if not rotary_modules(model.base_model):
+        raise InputError(f"{name} has no rotary embedding module, so no rotary positions to build on")
+    if (own := model.config._attn_implementation) not in OWN:
+        raise InputError(
+            f"{name} uses attention {own!r}, which cannot be given addresses; "
+            f"call model.set_attn_implementation() with {' or '.join(map(repr, OWN))} first"
+        )
+    if not getattr(model.config, "is_causal", True) or getattr(model.config, "use_bidirectional_attention", False):
+        raise InputError(f"{name} reads in both directions; addresses are for causal decoders")
+
+
+def _check_length(adapter: Adapter) -> None:
+    """Frequencies that depend on the largest position must not change while local positions count up."""
+    for rotary in rotary_modules(adapter.decoder):
+        kinds = getattr(rotary, "rope_type", "")
+        kinds = kinds.values() if isinstance(kinds, Mapping) else (kinds,)
+        if not {"dynamic", "longrope"}.intersection(kinds):
+            continue
+        config = adapter.model.config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        bound = rope.get("original_max_position_embeddings") or getattr(rotary, "original_max_seq_len", None)
+        if bound is not None and adapter.segmenter.max_length > bound:
+            raise InputError(
+                f"max_length {adapter.segmenter.max_length} goes beyond the {bound} positions up to which the "
+                f"frequencies of this model are fixed; pass max_length={bound} or less"
+            )

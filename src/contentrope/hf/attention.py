@@ -1,0 +1,200 @@
+"""The attention function that an attached model calls, and its mask function.
+
+A layer is read in one of three ways. A single token needs every key in one version only: the model's own attention
+does it. Plain causal attention goes to a backend of the core. Anything else (a window, soft-capped scores, sinks, a
+mask of the caller's) goes to the model's own attention, given every key in both versions and a mask that shows each
+query exactly one of them.
+
+Shapes: columns are the tokens read so far; keys, what the cache hands out: all columns, the last of them (a window), or
+more (a static cache, filled up).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.autograd import Function
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from contentrope.attention import backend_function
+from contentrope.errors import BackendError
+from contentrope.hf.frame import Frame
+from contentrope.rotary import Rotation
+
+if TYPE_CHECKING:
+    from contentrope.hf.adapter import Adapter
+    from contentrope.hf.probe import Layer
+
+KEYWORD = "contentrope"
+"""By which the state of a call reaches the attention function."""
+OWN = ("sdpa", "eager")
+"""Implementations of the model's own that can be handed both versions of a key: they take any mask."""
+
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class Carried(tuple):
+    """What the rotary embedding gave, cosines and sines, with the state of the call: all layers are handed it."""
+
+    adapter: Adapter
+    frame: Frame
+
+    def __new__(cls, turns: tuple[Tensor, ...], adapter: Adapter, frame: Frame) -> Carried:
+        made = super().__new__(cls, turns)
+        made.adapter, made.frame = adapter, frame
+        return made
+
+
+def name_of(own: str) -> str:
+    """The registered name of addressed attention over one of the model's own implementations."""
+    return f"contentrope_{own}"
+
+
+def own_attention(module: nn.Module, own: str) -> Attention:
+    """The function the model would call without us; its eager one stands next to its attention class."""
+    if own != "eager":
+        return ALL_ATTENTION_FUNCTIONS[own]
+    return sys.modules[type(module).__module__].eager_attention_forward
+
+
+def attend(
+    module: nn.Module,
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch kv_heads keys head_dim"],
+    value: Float[Tensor, "batch kv_heads keys head_dim"],
+    attention_mask: Tensor | None,
+    *,
+    own_name: str,
+    contentrope: Carried | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    own = partial(own_attention(module, own_name), module)
+    if contentrope is None:
+        _refuse_if_attached(module)
+        return own(query, key, value, attention_mask, **options)
+    adapter, frame = contentrope.adapter, contentrope.frame
+    layer = adapter.layers[cast(int, module.layer_idx)]
+    if layer.turning is None:
+        return own(query, key, value, attention_mask, **options)
+    if frame.zero and not (torch.is_grad_enabled() and options.get("dropout", 0.0) == 0.0):
+        return own(query, key, value, attention_mask, **options)
+    read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
+    if not frame.zero:
+        return read
+    with torch.no_grad():
+        exact, weights = own(query, key, value, attention_mask, **options)
+    return _ValueOf.apply(read[0], exact), weights
+
+
+class _ValueOf(Function):
+    """The value of one tensor with the gradient of another, equal to it but for rounding.
+
+    While all addresses are zero a model gives its own numbers to the last bit, and can be trained from there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, differentiated: Tensor, exact: Tensor) -> Tensor:
+        return exact.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+def _addressed(
+    adapter: Adapter,
+    layer: Layer,
+    frame: Frame,
+    own: Attention,
+    states: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    query, key, value = states
+    number = cast(int, layer.turning)
+    turning, turns = adapter.turnings[number], frame.turns[number]
+    turned = turning.turn(query.transpose(1, 2), turns.query).transpose(1, 2)
+    addressed = turning.turn(key.transpose(1, 2), _aligned(turns.key, key.shape[2])).transpose(1, 2)
+    if query.shape[2] == 1:
+        return own(turned, addressed, value, mask, **options)
+    total = frame.columns.count
+    seen_whole = key.shape[2] >= total and (layer.window is None or total <= layer.window)
+    if layer.plain and frame.plain_mask and seen_whole:
+        return _by_backend(adapter.backend, frame, turned, key, addressed, value, options), None
+    doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
+    return own(turned, *doubled, _doubled_mask(frame, mask, key.shape[2]), **options)
+
+
+def _by_backend(
+    backend: str, frame: Frame, query: Tensor, key: Tensor, addressed: Tensor, value: Tensor, options: dict[str, Any]
+) -> Float[Tensor, "batch queries heads head_dim"]:
+    dropout, cached = options.get("dropout", 0.0), frame.offset > 0
+    if backend == "auto" and torch.compiler.is_compiling() and (not query.is_cuda or dropout or cached):
+        backend = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
+    function = backend_function(backend, query, dropout=dropout, cached=cached)
+    scale = options.get("scaling") or query.shape[-1] ** -0.5
+    total = frame.columns.count
+    keys = (x[:, :, :total] for x in (key, addressed, value))
+    out = function(query, *keys, frame.rule, dropout=dropout, scale=scale)
+    return out.transpose(1, 2).contiguous()
+
+
+def _aligned(rotation: Rotation, keys: int) -> Rotation:
+    """The rotations of the columns that ``keys`` keys stand for: the last of them, or all and room behind."""
+    return Rotation(*(None if x is None else _last_or_padded(x, keys) for x in rotation))  # type: ignore[arg-type]
+
+
+def _last_or_padded(x: Tensor, keys: int) -> Tensor:
+    columns = x.shape[1]
+    if keys <= columns:
+        return x[:, columns - keys :]
+    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, keys - columns))
+
+
+def _doubled_mask(frame: Frame, mask: Tensor | None, keys: int) -> Tensor:
+    """The mask over addressed keys and, behind them, local ones: each pair of query and key is seen in one version."""
+    rule = frame.rule
+    same_unit = rule.query_unit[:, :, None] == _last_or_padded(rule.key_unit, keys)[:, None]
+    reads_local = (same_unit & ~rule.closes[..., None])[:, None]
+    if mask is None:
+        mask = _causal(frame, keys)
+    mask = mask[..., :keys]
+    hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    return torch.cat((mask.masked_fill(reads_local, hidden), mask.masked_fill(~reads_local, hidden)), dim=-1)
+
+
+def _causal(frame: Frame, keys: int) -> Bool[Tensor, "1 1 queries keys"]:
+    """What the model's own attention does without a mask."""
+    total, device = frame.columns.count, frame.rule.start.device
+    query_column = torch.arange(frame.offset, total, device=device)[:, None]
+    key_column = torch.arange(keys, device=device) + max(total - keys, 0)
+    return (key_column <= query_column)[None, None]
+
+
+def _refuse_if_attached(module: nn.Module) -> None:
+    if getattr(module, "reads_addresses", False):
+        raise BackendError(
+            f"the state of the call did not reach layer {module.layer_idx} of {type(module).__name__}: "
+            "call the model as a whole, and do not split it over devices"
+        )
+
+
+def mask_of(*args: Any, own_name: str, **kwargs: Any) -> Any:
+    """The mask that the model's own attention would be given."""
+    return ALL_MASK_ATTENTION_FUNCTIONS[own_name](*args, **kwargs)
+
+
+def register() -> None:
+    """Make the functions known to transformers. Without a mask function of the same name padding would be lost."""
+    for own in OWN:
+        AttentionInterface.register(name_of(own), partial(attend, own_name=own))
+        AttentionMaskInterface.register(name_of(own), partial(mask_of, own_name=own))

@@ -1,0 +1,200 @@
+"""What is found out about a model when it is attached to: how each layer turns, and what its attention does besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from contentrope.attention import PairRule, backend_function
+from contentrope.errors import InputError
+from contentrope.hf.attention import mask_of, own_attention
+from contentrope.hf.rotary import Turning, stands_still, turning_of
+from contentrope.units import FixedLength, segment
+
+POSITIONS = (0, 1, 5)
+NEEDS_ITS_OWN = ("softcap", "s_aux", "position_bias")
+"""Options of an attention call that change scores or weights: soft-capping, sinks, biases."""
+
+
+KINDS_OF_MASK = ("full_attention", "sliding_attention")
+
+
+class Layer(NamedTuple):
+    turning: int | None
+    """Which of the model's turnings; None: the layer has no positions, so addresses cannot be told to it."""
+    plain: bool
+    """Whether attention is scores, softmax and values and nothing else."""
+    window: int | None
+    """How many columns a query looks back at; None: all of them."""
+
+
+class Seen(NamedTuple):
+    """One attention call of a probing run."""
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    turns: tuple[Tensor, ...] | None
+    options: dict[str, Any]
+    out: Tensor
+
+
+@dataclass
+class Probe:
+    """Stands in for the attention function and remembers how it was called."""
+
+    own: str
+    calls: list[Seen] = field(default_factory=list)
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        turns = options.pop("contentrope", None)
+        out = own_attention(module, self.own)(module, query, key, value, mask, **options)
+        self.calls.append(Seen(module, query, key, value, turns, options, out[0]))
+        return out
+
+    def take(self) -> list[Seen]:
+        calls, self.calls = self.calls, []
+        return calls
+
+
+@contextmanager
+def probing(model: PreTrainedModel, decoder: nn.Module, own: str) -> Iterator[Probe]:
+    """While it lasts, all attention of the model goes through a probe, without training, dropout or gradients."""
+    probe, was_training = Probe(own), model.training
+    AttentionInterface.register("contentrope_probe", probe.attend)
+    AttentionMaskInterface.register("contentrope_probe", partial(mask_of, own_name=own))
+    handles = [
+        *(m.register_forward_hook(_mark) for m in rotary_modules(decoder)),
+        *(m.register_forward_pre_hook(_pass_on, with_kwargs=True) for m in decoder.modules()),
+    ]
+    model.eval()
+    try:
+        model.set_attn_implementation("contentrope_probe")
+        with torch.no_grad():
+            yield probe
+    finally:
+        model.set_attn_implementation(own)
+        for handle in handles:
+            handle.remove()
+        model.train(was_training)
+
+
+class _Marked(tuple):
+    """The output of a rotary embedding, told from other tuples."""
+
+
+def _mark(module: nn.Module, args: Any, turns: Any) -> Any:
+    return _Marked(turns) if isinstance(turns, tuple) else turns
+
+
+def _pass_on(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """As in an attached model: an attention module that is handed turns hands them to the attention function."""
+    if hasattr(module, "layer_idx") and isinstance(turns := kwargs.get("position_embeddings"), _Marked):
+        return args, {**kwargs, "contentrope": turns}
+    return None
+
+
+def rotary_modules(decoder: nn.Module) -> list[nn.Module]:
+    return [m for m in decoder.modules() if "rotaryembedding" in type(m).__name__.lower()]
+
+
+def layers_of(
+    model: PreTrainedModel, decoder: nn.Module, own: str
+) -> tuple[dict[int, Layer], list[Turning], list[nn.Module]]:
+    """Each layer by its index, the model's turnings, and its attention modules."""
+    embedding = cast(Tensor, model.get_input_embeddings().weight)
+    tokens = torch.arange(min(6, len(embedding)), device=embedding.device)
+    with probing(model, decoder, own) as probe:
+        alone = {}
+        for position in POSITIONS:
+            decoder(tokens[:, None], position_ids=torch.full_like(tokens[:, None], position), use_cache=False)
+            alone[position] = _by_layer(probe.take(), model)
+        decoder(tokens[None], use_cache=False)
+        together = _by_layer(probe.take(), model)
+    buffers = [b for m in rotary_modules(decoder) for b in m.buffers() if b.is_floating_point() and b.ndim == 1]
+    layers, turnings = {}, list[Turning]()
+    for index in sorted(alone[0]):
+        turning = _turning_of_layer({p: alone[p][index] for p in POSITIONS}, buffers, model, index)
+        number = None if turning is None else _number(turning, turnings)
+        kind, window = _kind_of_mask(model, index, together[index].options)
+        plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
+        layers[index] = Layer(number, plain, window)
+    if not turnings:
+        raise InputError(f"{type(model).__name__} turns none of its keys: it has no rotary positions to build on")
+    return layers, turnings, [call.module for call in together.values()]
+
+
+def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:
+    found = {cast(int, call.module.layer_idx): call for call in calls}
+    expected = model.config.get_text_config().num_hidden_layers
+    if len(found) != len(calls) or len(found) != expected:
+        raise InputError(
+            f"{type(model).__name__} called its attention function {len(calls)} times for {expected} layers: "
+            "only decoders with one self-attention in every layer can be attached to"
+        )
+    return found
+
+
+def _turning_of_layer(
+    seen: dict[int, Seen], buffers: list[Tensor], model: PreTrainedModel, index: int
+) -> Turning | None:
+    keys = {p: call.key[:, :, 0] for p, call in seen.items()}
+    queries = {p: call.query[:, :, 0] for p, call in seen.items()}
+    if not bool(keys[0].any()):
+        raise InputError(f"all keys of layer {index} are zero, which hides how they turn: load the weights first")
+    if stands_still(keys) and stands_still(queries):
+        return None
+    turns = seen[1].turns
+    if turns is None or len(turns) != 2:
+        raise InputError(
+            f"layer {index} of {type(model).__name__} turns its keys, but not by cosines and sines that it is handed "
+            "as position_embeddings: its rotary embedding cannot be followed"
+        )
+    cos, sin = (x[0, 0].float() for x in turns)
+    turning = turning_of(keys, cos, sin, buffers)
+    if turning is None or turning_of(queries, cos, sin, buffers) is None:
+        raise InputError(
+            f"layer {index} of {type(model).__name__} turns its keys in planes that are not known here; known are "
+            "half-split and interleaved pairs at the beginning of a head, turning either way"
+        )
+    return turning
+
+
+def _number(turning: Turning, turnings: list[Turning]) -> int:
+    for number, known in enumerate(turnings):
+        if known.same_as(turning):
+            return number
+    turnings.append(turning)
+    return len(turnings) - 1
+
+
+def _kind_of_mask(model: PreTrainedModel, index: int, options: dict[str, Any]) -> tuple[str, int | None]:
+    """Told by the call, or else by the configuration."""
+    config = model.config.get_text_config()
+    window = options.get("sliding_window")
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return "full_attention", window or getattr(config, "sliding_window", None)
+    sliding = kinds[index] == "sliding_attention"
+    return kinds[index], window or (config.sliding_window if sliding else None)
+
+
+def _is_plain(call: Seen, tokens: Tensor) -> bool:
+    if any(call.options.get(name) is not None for name in NEEDS_ITS_OWN):
+        return False
+    rule = PairRule.among(segment(tokens[None], FixedLength(len(tokens) + 1)))
+    scale = call.options.get("scaling") or call.query.shape[-1] ** -0.5
+    reference = backend_function("reference", call.query, dropout=0.0, cached=False)
+    plain = reference(call.query, call.key, call.key, call.value, rule, scale=scale).transpose(1, 2)
+    size = call.out.double().abs().max()
+    return bool((plain.double() - call.out.double()).abs().max() <= 0.02 * size)

@@ -1,0 +1,50 @@
+"""What ``units=`` may be, and how it is written down next to saved weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from contentrope.errors import InputError
+from contentrope.units import FixedLength, Rule, Terminators, TextRule, vocabulary_of
+from contentrope.units.automata import KINDS
+
+
+def rule_of(units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str | None) -> Rule:
+    """A kind of text ("line"), a fixed length, token ids that end a unit, or a rule of one's own.
+
+    >>> rule_of(8, None, None)
+    FixedLength(n=8)
+    >>> rule_of({3, 1}, None, None)
+    Terminators(ids=(1, 3))
+    """
+    if isinstance(units, str):
+        if units not in KINDS:
+            raise InputError(f"units {units!r} is no kind of text; choose {', '.join(KINDS)}, or pass a rule")
+        if tokenizer is None:
+            raise InputError(f"units {units!r} are found in the text: pass the tokenizer too")
+        return TextRule(units, vocabulary_of(tokenizer), marker=marker)
+    if marker is not None:
+        raise InputError(f"marker {marker!r} belongs to units='record' or 'document', not to {units!r}")
+    if isinstance(units, int) and not isinstance(units, bool):
+        return FixedLength(units)
+    if isinstance(units, Rule):
+        return units
+    if isinstance(units, Iterable):
+        return Terminators(units)
+    raise InputError(f"units is {units!r}: pass a kind of text, a length, token ids or a rule")
+
+
+def describe(rule: Rule) -> dict[str, Any]:
+    """The rule as settings to be compared.
+
+    >>> describe(FixedLength(8))
+    {'length': 8}
+    """
+    if isinstance(rule, TextRule):
+        return {"kind": rule.kind, "marker": rule.marker, "vocabulary": len(rule.ends)}
+    if isinstance(rule, FixedLength):
+        return {"length": rule.n}
+    if isinstance(rule, Terminators):
+        return {"terminators": list(rule.ids)}
+    return {"rule": type(rule).__qualname__}
