@@ -73,6 +73,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def padded_dtype(name: str) -> torch.dtype:
+    """Gemma2 casts the lowest float64 to float32: a padding token that sees nothing is NaN, in the untouched model too."""
+    return torch.float32 if name == "gemma2" else torch.float64
+
+
 def tiny(name: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, **settings: Any) -> PreTrainedModel:
     """A model whose every weight matters, in evaluation mode."""
     family, own = ARCHITECTURES[name]

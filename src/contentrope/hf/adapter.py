@@ -38,6 +38,7 @@ class Adapter:
         self.own: str = model.config._attn_implementation
         self.layers, self.turnings, self.attention = layers_of(model, self.decoder, self.own)
         self.handles: list[Any] = []
+        self.disable_compile: bool | None = None
         # From the decoder's hook to the rotary embedding's, within one call of one thread.
         self.running: dict[int, Frame] = {}
 
@@ -73,6 +74,10 @@ class Adapter:
             module.reads_addresses = True  # type: ignore[assignment]
             self.handles.append(module.register_forward_pre_hook(self.pass_on, with_kwargs=True))
         self.model.set_attn_implementation(name_of(self.own))
+        if (generation := getattr(self.model, "generation_config", None)) is not None:
+            # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be compiled anew.
+            self.disable_compile = generation.disable_compile
+            generation.disable_compile = True
 
     def unhook(self) -> None:
         for handle in self.handles:
@@ -82,6 +87,8 @@ class Adapter:
         delattr(self.decoder, HOME)
         delattr(self.model, NAME)
         self.model.set_attn_implementation(self.own)
+        if (generation := getattr(self.model, "generation_config", None)) is not None:
+            generation.disable_compile = self.disable_compile
 
     # --- the hooks, in the order in which a call meets them ---
 

@@ -73,14 +73,15 @@ class Columns:
 class ColumnsLayer(CacheLayerMixin):
     """The columns, in the form of a cache layer that no attention module ever asks for."""
 
-    is_compileable = False
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, is_sliding: bool) -> None:
+    def __init__(self, *, is_sliding: bool, is_compileable: bool) -> None:
         super().__init__()
-        # The masks are sized by the first layer of their kind: this one, the last, must not be it.
+        # Masks are sized by the first layer of their kind, which this one, the last, must not be; and made by whether
+        # all layers can be compiled: for a static cache they must show what is not filled yet.
         self.is_sliding = is_sliding
+        self.is_compileable = is_compileable
         self.columns: Columns | None = None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -137,6 +138,6 @@ def columns_layer(cache: Cache, layers: int) -> ColumnsLayer:
     # Some caches make their layers as keys come in: ours must stand behind all of them.
     while cache.layer_class_to_replicate is not None and len(cache.layers) < layers:
         cache.layers.append(cache.layer_class_to_replicate())
-    made = ColumnsLayer(is_sliding=all(cache.is_sliding))
+    made = ColumnsLayer(is_sliding=all(cache.is_sliding), is_compileable=cache.is_compileable)
     cache.layers.append(made)
     return made

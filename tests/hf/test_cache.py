@@ -1,0 +1,192 @@
+"""With a cache or without, a model says the same: token by token, in chunks, in beams, after a rollback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, StaticCache
+
+import contentrope as cr
+import contentrope.hf as chf
+from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, enliven, logits, padded_dtype, random_ids, tiny
+
+every = pytest.mark.parametrize("name", ARCHITECTURES)
+some = pytest.mark.parametrize("name", ["llama", "mistral, window", "gemma2", "gemma3", "glm", "gpt_oss", "smollm3"])
+TOLERANCE = 2e-5
+"""Some models compute norms and softmax in float32, whatever their dtype."""
+
+
+@torch.no_grad()
+def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: tuple[int, ...], cache: Any, **inputs: Any) -> Tensor:
+    """Logits read chunk by chunk; the sizes are repeated until all is read."""
+    parts, begin = [], 0
+    while begin < ids.shape[1]:
+        size = sizes[len(parts) % len(sizes)]
+        given = {name: value[:, : begin + size] for name, value in inputs.items()}
+        out = model(ids[:, begin : begin + size], past_key_values=cache, use_cache=True, **given)
+        cache = out.past_key_values
+        parts.append(out.logits)
+        begin += size
+    return torch.cat(parts, dim=1)
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+
+
+@every
+@pytest.mark.parametrize("sizes", [(1,), (6, 1, 4)], ids=["tokens", "chunks"])
+@pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])
+def test_reading_in_chunks_equals_reading_at_once(name: str, sizes: tuple[int, ...], kind: str) -> None:
+    model, ids = attached(name), random_ids(2, 29)
+    config = model.config
+    cache = {
+        "dynamic": lambda: DynamicCache(config=config),
+        "lazy": DynamicCache,
+        "static": lambda: StaticCache(config=config, max_cache_len=40),
+    }[kind]()
+    same(in_chunks(model, ids, sizes, cache), logits(model, ids, use_cache=False))
+
+
+@some
+@pytest.mark.parametrize("kind", ["left", "right", "holes"])
+def test_padding_in_chunks(name: str, kind: str) -> None:
+    model, ids = attached(name, dtype=padded_dtype(name)), random_ids(3, 25)
+    columns, rows = torch.arange(25), torch.arange(3)[:, None]
+    mask = {"left": columns >= 4 * rows, "right": columns < 25 - 4 * rows, "holes": (columns + rows) % 5 != 4}[kind]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    expected = logits(model, ids, attention_mask=mask, position_ids=positions)
+    parts, cache = [], None
+    for begin in range(0, 25, 5):
+        with torch.no_grad():
+            out = model(
+                ids[:, begin : begin + 5],
+                attention_mask=mask[:, : begin + 5],
+                position_ids=positions[:, begin : begin + 5],
+                past_key_values=cache,
+                use_cache=True,
+            )
+        cache = out.past_key_values
+        parts.append(out.logits)
+    same(torch.cat(parts, dim=1)[mask], expected[mask])
+
+
+@some
+def test_rows_padded_on_the_left_say_what_they_say_alone(name: str) -> None:
+    model, ids = attached(name, dtype=padded_dtype(name)), random_ids(1, 14)
+    padded = torch.cat((torch.zeros(1, 5, dtype=torch.int64), ids), dim=1)
+    mask = torch.arange(19)[None] >= 5
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    same(logits(model, padded, attention_mask=mask, position_ids=positions)[:, 5:], logits(model, ids))
+
+
+@some
+def test_a_rolled_back_cache_is_as_if_nothing_had_been_read(name: str) -> None:
+    model, ids = attached(name), random_ids(2, 24)
+    expected = logits(model, ids, use_cache=False)
+    for kept in range(1, 14):
+        cache = DynamicCache(config=model.config)
+        cache.activate_past_recording()
+        with torch.no_grad():
+            model(torch.cat((ids[:, :kept], random_ids(2, 9, seed=5)), dim=1), past_key_values=cache)
+            cache.crop(-9)
+            rest = [model(ids[:, kept:18], past_key_values=cache).logits]
+            cache.crop(0)
+            rest += [model(ids[:, t : t + 1], past_key_values=cache).logits for t in range(18, 24)]
+        same(torch.cat(rest, dim=1), expected[:, kept:])
+
+
+@pytest.mark.parametrize("units", ["line", "sentence"])
+def test_a_rolled_back_cache_finds_the_text_rule_where_it_was(units: str) -> None:
+    """A sentence that ends in a dot inside a rolled-back token must not be half ended."""
+
+    class Words:
+        words = ("Mr", ".", " ", "\n", "a", '"', "\n\n", "B")
+
+        def __len__(self) -> int:
+            return len(self.words)
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(self.words[i] for i in ids)
+
+    model = tiny("llama")
+    chf.attach(model, Words(), units=units, max_length=9)
+    enliven(model)
+    ids = torch.randint(0, 8, (2, 30), generator=torch.Generator().manual_seed(3))
+    expected = logits(model, ids)
+    for kept in range(1, 20):
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(torch.cat((ids[:, :kept], ids[:, 20:25].flip(1)), dim=1), past_key_values=cache)
+            cache.crop(-5)
+            same(model(ids[:, kept:], past_key_values=cache).logits, expected[:, kept:])
+
+
+def test_given_ends_stay_given_after_a_rollback() -> None:
+    model, ids = attached("llama"), random_ids(1, 20)
+    ends = torch.arange(20)[None] % 3 == 1
+    expected = logits(model, ids, unit_ends=torch.where(torch.arange(20) < 11, ends, ids == TERMINATOR))
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids[:, :11], unit_ends=ends[:, :11], past_key_values=cache)
+        model(ids[:, 11:16], past_key_values=cache)
+        cache.crop(-2)
+        same(model(ids[:, 14:], past_key_values=cache).logits, expected[:, 14:])
+
+
+@some
+def test_rows_of_a_cache_are_reordered_repeated_and_selected(name: str) -> None:
+    model, ids = attached(name), random_ids(3, 20)
+    order = torch.tensor([2, 0, 2])
+    expected = logits(model, ids, use_cache=False)
+
+    def after(change: Any) -> tuple[Any, Tensor]:
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(ids[:, :12], past_key_values=cache)
+        change(cache)
+        return cache, ids[:, 12:]
+
+    for change, rows in (
+        (lambda cache: cache.reorder_cache(order), order),
+        (lambda cache: cache.batch_select_indices(torch.tensor([1])), torch.tensor([1])),
+        (lambda cache: cache.batch_repeat_interleave(2), torch.tensor([0, 0, 1, 1, 2, 2])),
+    ):
+        cache, rest = after(change)
+        same(in_chunks(model, rest[rows], (3, 1), cache), expected[rows, 12:])
+
+
+def test_a_cache_that_was_reset_begins_anew() -> None:
+    model, ids = attached("llama"), random_ids(2, 15)
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    first = in_chunks(model, ids, (5,), cache)
+    cache.reset()
+    same(in_chunks(model, ids, (5,), cache), first)
+
+
+def test_caches_that_do_not_fit_are_refused() -> None:
+    model, ids = tiny("llama"), random_ids(2, 9)
+    with torch.no_grad():
+        cache = model(ids).past_key_values
+    chf.attach(model, units={TERMINATOR})
+    with pytest.raises(cr.CacheError, match="9 tokens, of which the addresses know 0"):
+        model(ids, past_key_values=cache)
+    cache = model(ids).past_key_values
+    with pytest.raises(cr.CacheError, match="2 rows, input_ids 1"):
+        model(ids[:1], past_key_values=cache)
+
+
+def test_two_texts_at_once_do_not_meet() -> None:
+    model, ids = attached("llama"), random_ids(2, 16)
+    expected = logits(model, ids, use_cache=False)
+    caches: list[Any] = [DynamicCache(config=model.config) for _ in range(2)]
+    parts: list[list[Tensor]] = [[], []]
+    with torch.no_grad():
+        for t in range(0, 16, 2):
+            for row in range(2):
+                span = ids[row : row + 1, t : t + 2]
+                parts[row].append(model(span, past_key_values=caches[row]).logits)
+    same(torch.cat([torch.cat(p, dim=1) for p in parts]), expected)
