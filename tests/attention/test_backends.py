@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import contentrope as cr
-from contentrope.attention import PairRule, flex, reference, tiled
+from contentrope.attention import PairRule, api, flex, reference, tiled
 from contentrope.rotary import rotate, rotation_of
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
@@ -31,6 +32,21 @@ def test_tiled_equals_reference_in_output_and_all_gradients(case: Case) -> None:
     found = output_and_gradients(inputs, weight, backend="tiled")
     for a, b in zip(found, exact, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+def test_tiled_can_be_computed_again_in_the_backward_pass() -> None:
+    """Gradient checkpointing hands out what was saved once only."""
+    inputs, weight = make(TINY), weight_of(TINY)
+
+    def again(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args, **options: checkpoint(partial(function, **options), *args, use_reentrant=False)
+
+    exact = output_and_gradients(inputs, weight, backend="tiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(api._ATTEND, "tiled", again(tiled.attend))
+        found = output_and_gradients(inputs, weight, backend="tiled")
+    for a, b in zip(found, exact, strict=True):
+        assert torch.equal(a, b)
 
 
 @given(

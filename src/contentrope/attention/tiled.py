@@ -163,14 +163,16 @@ class _Tiled(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, local_key, addressed_key, value, bonus = ctx.saved_tensors
+        # Asked for once: under gradient checkpointing a second time is refused.
+        saved = ctx.saved_tensors
+        query, local_key, addressed_key, value, bonus = saved
         tiles, dropout, seed = ctx.settings
         grads = [torch.empty_like(query), *(torch.zeros_like(x) for x in (local_key, addressed_key, value))]
         grad_bonus = torch.zeros_like(bonus) if bonus is not None else None
         for tile in reversed(tiles):
             weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
             keep = _keep(weights, dropout, seed, tile) if dropout else None
-            _backward_tile(ctx.saved_tensors[:4], tile, grad, weights, keep, grads, grad_bonus)
+            _backward_tile(saved[:4], tile, grad, weights, keep, grads, grad_bonus)
         return *grads, grad_bonus, None, None, None
 
 
