@@ -74,7 +74,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def padded_dtype(name: str) -> torch.dtype:
-    """Gemma2 casts the lowest float64 to float32: a padding token that sees nothing is NaN, in the untouched model too."""
+    """Gemma2 casts the lowest float64 to float32: padding that sees nothing is NaN, in an untouched model too."""
     return torch.float32 if name == "gemma2" else torch.float64
 
 

@@ -67,7 +67,9 @@ def test_prompts_padded_on_the_left(name: str, way: dict[str, Any]) -> None:
     padded = torch.where(mask, ids, 0)
     together = generated(model, padded, attention_mask=mask.long(), **way)
     for row, length in enumerate(lengths):
-        alone = generated(model, ids[row : row + 1, 14 - length :], use_cache=False, **way | {"cache_implementation": None})
+        alone = generated(
+            model, ids[row : row + 1, 14 - length :], use_cache=False, **way | {"cache_implementation": None}
+        )
         assert torch.equal(together[row, 14:], alone[0, length:])
 
 

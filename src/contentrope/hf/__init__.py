@@ -9,5 +9,6 @@ chf.detach(model)
 
 from contentrope.hf.adapter import adapter_of
 from contentrope.hf.api import attach, detach, set_positions
+from contentrope.hf.files import load, save
 
-__all__ = ["adapter_of", "attach", "detach", "set_positions"]
+__all__ = ["adapter_of", "attach", "detach", "load", "save", "set_positions"]

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from contentrope.errors import InputError
+from contentrope.address import ContentAddress
+from contentrope.errors import CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Carried, name_of
 from contentrope.hf.frame import Frame, Text, frame_of
-from contentrope.hf.inputs import check_cache, ids_of, padding_of, refuse_packed
+from contentrope.hf.inputs import check_cache, checkpoints_reentrantly, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
 from contentrope.hf.state import columns_layer
 from contentrope.hf.units import describe
@@ -38,6 +39,8 @@ class Adapter:
         self.own: str = model.config._attn_implementation
         self.layers, self.turnings, self.attention = layers_of(model, self.decoder, self.own)
         self.handles: list[Any] = []
+        # Saved with addresses and loaded without: transformers has left them out.
+        self.missing = bool(model.name_or_path) and hasattr(model.config, NAME)
         self.disable_compile: bool | None = None
         # From the decoder's hook to the rotary embedding's, within one call of one thread.
         self.running: dict[int, Frame] = {}
@@ -47,6 +50,14 @@ class Adapter:
         """Looked up at every call: PEFT puts a wrapper in its place."""
         return cast(Addresses, getattr(self.model, NAME))
 
+    @property
+    def trained(self) -> nn.Module:
+        """The module that holds the weights: under PEFT, the copy that is trained."""
+        module = getattr(self.model, NAME)
+        if not hasattr(module, "modules_to_save"):
+            return cast(nn.Module, module)
+        return cast(nn.Module, module.modules_to_save[module.active_adapters[0]])
+
     def settings(self) -> dict[str, Any]:
         """What saved weights and a model must agree on."""
         return {
@@ -55,13 +66,20 @@ class Adapter:
             "turnings": {str(n): turning.describe() for n, turning in enumerate(self.turnings)},
             "units": describe(self.segmenter.rule),
             "max_length": self.segmenter.max_length,
+            "gate": self.gate,
         }
+
+    def set_gate(self, gate: float) -> None:
+        """Noted in the configuration too: it is saved with a model, and tells one that was saved with addresses."""
+        self.gate = gate
+        setattr(self.model.config, NAME, self.settings())
 
     def hook(self) -> None:
         embedding = cast(Tensor, self.model.get_input_embeddings().weight)
         dtype = at_least_float32(embedding.dtype)
         addresses = Addresses(self.turnings, embedding.shape[1], self.segmenter.max_length)
         self.model.add_module(NAME, addresses.to(embedding.device, dtype))
+        self.set_gate(self.gate)
         setattr(self.decoder, HOME, self)
         self.handles = [
             self.decoder.register_forward_pre_hook(self.begin, with_kwargs=True),
@@ -86,6 +104,8 @@ class Adapter:
             del module.reads_addresses
         delattr(self.decoder, HOME)
         delattr(self.model, NAME)
+        if hasattr(self.model.config, NAME):
+            delattr(self.model.config, NAME)
         self.model.set_attn_implementation(self.own)
         if (generation := getattr(self.model, "generation_config", None)) is not None:
             generation.disable_compile = self.disable_compile
@@ -94,6 +114,7 @@ class Adapter:
 
     def begin(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Before the decoder: the frame of the call, from its ids, padding and cache."""
+        self._refuse_what_would_be_lost()
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends = kwargs.pop("unit_ends", None)
@@ -133,6 +154,25 @@ class Adapter:
         cache = kwargs.get("past_key_values")
         if frame is not None and output is not None and cache is not None:
             columns_layer(cache, len(self.layers)).columns = frame.columns
+
+    def _refuse_what_would_be_lost(self) -> None:
+        if self.missing:
+            raise CheckpointError(
+                f"{self.model.name_or_path} was saved with addresses, which from_pretrained leaves out; "
+                "load them with contentrope.hf.load(model, folder)"
+            )
+        if not all(type(m) is ContentAddress for m in self.addresses.by_turning) or not all(
+            type(cast(ContentAddress, m).project) is nn.Linear for m in self.addresses.by_turning
+        ):
+            raise InputError(
+                f"something was put in place of the weights of {NAME!r}; with PEFT list it in modules_to_save "
+                f"and leave it out of target_modules (exclude_modules=['{NAME}.*'])"
+            )
+        if torch.is_grad_enabled() and checkpoints_reentrantly(self.decoder):
+            raise InputError(
+                "with use_reentrant=True gradient checkpointing loses the gradient of addresses; call "
+                "gradient_checkpointing_enable() without it"
+            )
 
     def _cache(self, kwargs: Mapping[str, Any]) -> Cache | None:
         """The cache of the call; where the decoder would make one of its own, ours, which it then takes."""

@@ -49,7 +49,7 @@ def detach(model: nn.Module) -> nn.Module:
 
 def set_positions(model: nn.Module, positions: str | float) -> None:
     """Move the gate between global (1) and local (0) positions, as fine-tuning may do step by step."""
-    adapter_of(model).gate = gate_of(positions)
+    adapter_of(model).set_gate(gate_of(positions))
 
 
 def gate_of(positions: str | float) -> float:

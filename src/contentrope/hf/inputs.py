@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from contentrope.checks import can_be_read
@@ -69,3 +69,11 @@ def refuse_packed(kwargs: Mapping[str, Any], cache: Cache | None) -> None:
         raise InputError(
             "position_ids start again: several documents in one row are not supported; give each a row, with padding"
         )
+
+
+def checkpoints_reentrantly(decoder: nn.Module) -> bool:
+    """Whether layers are computed again in a way that only knows of gradients through their first input."""
+    if not (decoder.training and getattr(decoder, "gradient_checkpointing", False)):
+        return False
+    functions = (getattr(m, "_gradient_checkpointing_func", None) for m in decoder.modules())
+    return any(getattr(f, "keywords", {}).get("use_reentrant", False) for f in functions)

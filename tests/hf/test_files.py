@@ -1,0 +1,87 @@
+"""Addresses are saved with their settings, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import contentrope as cr
+import contentrope.hf as chf
+from tests.hf.models import TERMINATOR, attached, enliven, logits, random_ids, tiny
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "glm"])
+def test_saved_addresses_come_back(name: str, tmp_path: Path) -> None:
+    model, ids = attached(name, positions=0.25), random_ids(2, 19)
+    chf.save(model, tmp_path)
+    other = attached(name, positions="global", lively=False)
+    assert not torch.equal(logits(other, ids), logits(model, ids))
+    chf.load(other, tmp_path)
+    assert torch.equal(logits(other, ids), logits(model, ids))
+    assert chf.adapter_of(other).gate == 0.25
+    assert json.loads((tmp_path / "contentrope.json").read_text())["gate"] == 0.25
+
+
+def test_loading_without_attaching_is_refused(tmp_path: Path) -> None:
+    chf.save(attached("llama"), tmp_path)
+    with pytest.raises(cr.InputError, match="attach"):
+        chf.load(tiny("llama"), tmp_path)
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "hidden size": ("llama", {"hidden_size": 64}, {}, "hidden_size: 64 here, 32"),
+    "heads": ("llama", {"num_key_value_heads": 4}, {}, "turnings.0.heads: 4 here, 2"),
+    "frequencies": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, {}, "frequency"),
+    "layout": ("cohere", {}, {}, "pairs: 'interleaved' here, 'half'"),
+    "layers": ("llama", {"num_hidden_layers": 3}, {}, "layers"),
+    "units": ("llama", {}, {"units": {5}}, "units.terminators"),
+    "length": ("llama", {}, {"max_length": 8}, "max_length: 8 here, 7"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_addresses_of_another_model_are_refused(case: str, tmp_path: Path) -> None:
+    chf.save(attached("llama"), tmp_path)
+    name, settings, arguments, message = OTHERS[case]
+    model = tiny(name, **settings)
+    chf.attach(model, **{"units": {TERMINATOR}, "max_length": 7, **arguments})
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(cr.CheckpointError, match=message):
+        chf.load(model, tmp_path)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    model = attached("llama")
+    with pytest.raises(cr.CheckpointError, match="no addresses"):
+        chf.load(model, tmp_path)
+    chf.save(model, tmp_path)
+    whole = (tmp_path / "contentrope.safetensors").read_bytes()
+    (tmp_path / "contentrope.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(cr.CheckpointError, match="damaged"):
+        chf.load(model, tmp_path)
+    with torch.no_grad():
+        next(model.contentrope.parameters()).fill_(torch.nan)
+    chf.save(model, tmp_path)
+    with pytest.raises(cr.CheckpointError, match="damaged"):
+        chf.load(model, tmp_path)
+
+
+def test_a_model_saved_whole_does_not_lose_its_addresses_in_silence(tmp_path: Path) -> None:
+    model, ids = attached("llama", dtype=torch.float32), random_ids(2, 19)
+    model.save_pretrained(tmp_path)
+    other = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    chf.attach(other, units={TERMINATOR}, max_length=7)
+    with pytest.raises(cr.CheckpointError, match="saved with addresses"):
+        logits(other, ids)
+    chf.load(other, tmp_path)
+    assert torch.equal(logits(other, ids), logits(model, ids))
+    enliven(other)
+    chf.detach(other)
+    other.save_pretrained(tmp_path / "plain")
+    assert "contentrope" not in (tmp_path / "plain" / "config.json").read_text()

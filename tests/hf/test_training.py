@@ -1,0 +1,139 @@
+"""Gradients: addresses learn from zero, checkpointing changes nothing, one compiled graph serves all boundaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import contentrope as cr
+import contentrope.hf as chf
+from tests.hf.models import ARCHITECTURES, attached, logits, random_ids
+
+every = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+def loss_of(model: PreTrainedModel, ids: Tensor, **inputs: Any) -> Tensor:
+    """In float64, where the model's own loss is float32."""
+    predictions = model(ids, **inputs).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(predictions.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def gradients(model: PreTrainedModel, *texts: Tensor, **inputs: Any) -> dict[str, Tensor]:
+    """All texts are read before the first gradient is taken."""
+    model.zero_grad()
+    losses = [loss_of(model, ids, **inputs) for ids in texts]
+    sum(losses).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def check_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@every
+def test_zero_addresses_learn(name: str) -> None:
+    model = attached(name, positions="global", lively=False)
+    found = gradients(model, random_ids(2, 23))
+    weights = [n for n in found if "contentrope" in n and n.endswith("project.weight")]
+    assert len(weights) == len(chf.adapter_of(model).turnings)
+    assert all(bool(found[n].any()) for n in weights)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "glm"])
+def test_the_gradient_at_zero_is_the_slope(name: str) -> None:
+    """The value there is the model's own, the gradient that of addressed attention: they belong together."""
+    model, ids = attached(name, positions="local", lively=False), random_ids(2, 23)
+    weight = model.contentrope.by_turning[0].project.weight
+    gradient = gradients(model, ids)["contentrope.by_turning.0.project.weight"]
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    losses = []
+    for step in (1e-3, -1e-3):
+        with torch.no_grad():
+            weight.copy_(step * direction)
+            losses.append(loss_of(model, ids))
+    slope = (losses[0] - losses[1]) / 2e-3
+    # Models compute norms in float32.
+    torch.testing.assert_close((gradient * direction).sum(), slope, rtol=0.01, atol=2e-3)
+
+
+@every
+@pytest.mark.parametrize("lively", [True, False], ids=["addresses", "zero"])
+def test_checkpointing_gives_equal_gradients(name: str, lively: bool) -> None:
+    """Two texts at once: a state kept in a shared place would be the second one's when the first is computed again."""
+    model = attached(name, lively=lively).train()
+    texts = random_ids(2, 17, seed=1), random_ids(2, 17, seed=2)
+    expected = gradients(model, *texts, use_cache=False)
+    model.gradient_checkpointing_enable()
+    check_equal(gradients(model, *texts, use_cache=False), expected, 1e-8)
+
+
+def test_reentrant_checkpointing_is_refused() -> None:
+    model = attached("llama").train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    with pytest.raises(cr.InputError, match="use_reentrant"):
+        model(random_ids(1, 9))
+    logits(model.eval(), random_ids(1, 9))
+
+
+@every
+def test_bfloat16_is_near_float32(name: str) -> None:
+    exact, rough = attached(name, dtype=torch.float32), attached(name, dtype=torch.float32)
+    rough.to(torch.bfloat16)
+    ids = random_ids(2, 23)
+    expected, found = logits(exact, ids), logits(rough, ids)
+    assert found.dtype == torch.bfloat16
+    assert float((found - expected).abs().mean() / expected.abs().mean()) < 0.1
+    again = attached(name, dtype=torch.bfloat16, lively=False)
+    assert all(p.dtype == torch.float32 for p in again.contentrope.parameters())
+
+
+def test_autocast_keeps_angles_in_float32() -> None:
+    model, ids = attached("llama", dtype=torch.float32), random_ids(2, 23)
+    seen: list[torch.dtype] = []
+    model.contentrope.register_forward_hook(lambda m, a, out: seen.extend(x.dtype for x in out))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = logits(model, ids)
+    assert seen == [torch.float32]
+    assert float((found - logits(model, ids)).abs().mean()) < 0.1
+
+
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
+def test_a_backend_is_chosen_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contentrope.hf import attention
+
+    model, ids = attached("llama"), random_ids(2, 23)
+    expected = logits(model, ids)
+    chf.adapter_of(model).backend = backend
+    asked = []
+    real = attention.backend_function
+    monkeypatch.setattr(attention, "backend_function", lambda n, *a, **k: asked.append(n) or real(n, *a, **k))
+    torch.testing.assert_close(logits(model, ids), expected, rtol=0, atol=1e-10)
+    assert asked == [backend, backend]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
+@pytest.mark.parametrize("name", ["llama", "mistral, window", "gemma2", "gemma3", "glm", "stablelm"])
+def test_one_compiled_graph_serves_all_boundaries(name: str) -> None:
+    """Not so where the untouched model's graph breaks: frequencies by the largest position, experts one by one."""
+    torch._dynamo.reset()
+    model = attached(name)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    weights = [p for p in model.parameters() if p.requires_grad]
+    compiled(random_ids(2, 21), use_cache=False)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed, end_rate in ((1, 0.5), (2, 0.0)):
+            ids = random_ids(2, 21, seed=seed, end_rate=end_rate)
+            found, exact = (m(ids, use_cache=False).logits for m in (compiled, model))
+            torch.testing.assert_close(found, exact, rtol=0, atol=1e-10)
+            pairs = (torch.autograd.grad(x.square().sum(), weights, allow_unused=True) for x in (found, exact))
+            for ours, theirs in zip(*pairs, strict=True):
+                if ours is not None:
+                    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
