@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -128,6 +129,7 @@ class Adapter:
         text = Text(ids, valid, ends)
         embedding = self.model.get_input_embeddings()
         frame = frame_of(text, before, self.segmenter, self.addresses, embedding, plain_mask=plain)
+        self._warn_if_frozen(frame)
         self.running[_thread()] = frame
         return (), {**kwargs, "input_ids": ids}
 
@@ -161,17 +163,23 @@ class Adapter:
                 f"{self.model.name_or_path} was saved with addresses, which from_pretrained leaves out; "
                 "load them with contentrope.hf.load(model, folder)"
             )
-        if not all(type(m) is ContentAddress for m in self.addresses.by_turning) or not all(
-            type(cast(ContentAddress, m).project) is nn.Linear for m in self.addresses.by_turning
-        ):
+        if not all(type(cast(ContentAddress, m).project) is nn.Linear for m in self.addresses.by_turning):
             raise InputError(
-                f"something was put in place of the weights of {NAME!r}; with PEFT list it in modules_to_save "
-                f"and leave it out of target_modules (exclude_modules=['{NAME}.*'])"
+                f"something was put in place of the weights of {NAME!r}; with PEFT, list it in modules_to_save"
             )
         if torch.is_grad_enabled() and checkpoints_reentrantly(self.decoder):
             raise InputError(
                 "with use_reentrant=True gradient checkpointing loses the gradient of addresses; call "
                 "gradient_checkpointing_enable() without it"
+            )
+
+    def _warn_if_frozen(self, frame: Frame) -> None:
+        if not (frame.zero and self.decoder.training and torch.is_grad_enabled()):
+            return
+        if not any(p.requires_grad for p in self.trained.parameters()):
+            warnings.warn(
+                f"the addresses are zero and frozen, so they stay zero; with PEFT, pass modules_to_save=['{NAME}']",
+                stacklevel=2,
             )
 
     def _cache(self, kwargs: Mapping[str, Any]) -> Cache | None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from contentrope.attention import BACKENDS
 from contentrope.errors import InputError
 from contentrope.hf.adapter import HOME, Adapter, adapter_of
+from contentrope.hf.addresses import NAME
 from contentrope.hf.attention import OWN, register
 from contentrope.hf.probe import rotary_modules
 from contentrope.hf.units import rule_of
@@ -68,6 +69,11 @@ def gate_of(positions: str | float) -> float:
 def _check_model(model: Any, backend: str) -> None:
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"{type(model).__name__} is no transformers model; attach before wrapping it (PEFT, DDP)")
+    if getattr(model, "peft_config", None):
+        raise InputError(
+            "this model holds a PEFT adapter, loaded or made without addresses; attach to the model first, then to it "
+            f"the adapter, with modules_to_save=[{NAME!r}]"
+        )
     if backend != "auto" and backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}; choose auto, {', '.join(BACKENDS)}")
     if HOME in vars(model.base_model):
