@@ -21,15 +21,19 @@ from contentrope.errors import CheckpointError
 from contentrope.files import write_whole
 from contentrope.hf.adapter import Adapter, adapter_of
 from contentrope.hf.addresses import NAME
+from contentrope.training.sharding import placed, whole
 
 WEIGHTS, SETTINGS, FORMAT = "contentrope.safetensors", "contentrope.json", 1
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
-    """Write the addresses of an attached model; each file is replaced whole or not at all."""
+    """Write the addresses of an attached model; each file is replaced whole or not at all.
+
+    Where weights are spread over processes, every process must call it.
+    """
     adapter, folder = adapter_of(model), Path(folder)
     settings = json.dumps({"format": FORMAT, **adapter.settings()}, indent=2)
-    tensors = {name: _whole(t).detach().cpu().contiguous() for name, t in adapter.trained.state_dict().items()}
+    tensors = {name: whole(t).detach().cpu().contiguous() for name, t in adapter.trained.state_dict().items()}
     write_whole(folder / WEIGHTS, to_bytes(tensors, metadata={NAME: settings}))
     write_whole(folder / SETTINGS, (settings + "\n").encode())
 
@@ -50,11 +54,6 @@ def load(model: nn.Module, folder: str | Path) -> None:
         raise CheckpointError(f"the addresses in {folder} do not fit: {'; '.join(found) or f'gate is {gate!r}'}")
     _fill(adapter, tensors, folder)
     adapter.set_gate(gate)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """Gathered from all processes, where it is sharded."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -92,5 +91,5 @@ def _fill(adapter: Adapter, tensors: dict[str, Tensor], folder: Path) -> None:
     broken = sorted(name for name, t in tensors.items() if not bool(torch.isfinite(t).all()))
     if unequal or broken:
         raise CheckpointError(f"the addresses in {folder} are damaged: {', '.join(unequal or broken)}")
-    adapter.trained.load_state_dict(tensors)
+    adapter.trained.load_state_dict({name: placed(t, ours[name]) for name, t in tensors.items()})
     adapter.missing = False
