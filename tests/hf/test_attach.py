@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -78,9 +79,16 @@ def test_a_model_that_shares_its_configuration_is_left_alone() -> None:
     assert torch.equal(logits(other, ids), expected)
 
 
-def test_a_copy_of_an_attached_model_has_addresses_of_its_own() -> None:
-    import copy
+def test_a_model_without_a_head_can_be_attached_to() -> None:
+    model, ids = tiny("llama", dtype=torch.float32).model, random_ids(2, 19)
+    with torch.no_grad():
+        expected = model(ids).last_hidden_state
+        chf.attach(model, units={TERMINATOR}, positions="global")
+        assert torch.equal(model(ids).last_hidden_state, expected)
+        assert not torch.equal(enliven(model)(ids).last_hidden_state, expected)
 
+
+def test_a_copy_of_an_attached_model_has_addresses_of_its_own() -> None:
     model, ids = attached("llama"), random_ids(1, 19)
     expected = logits(model, ids)
     other = copy.deepcopy(model)
@@ -105,27 +113,32 @@ class Letters:
         return "".join(self.text[i] for i in ids)
 
 
-@pytest.mark.parametrize(
-    ("units", "same"),
-    [("line", {0}), (cr.Terminators({0}), {0}), (7, cr.FixedLength(7)), ("sentence", None)],
-)
-def test_units_are_a_kind_of_text_ids_a_length_or_a_rule(units: Any, same: Any) -> None:
+@pytest.mark.parametrize("units", ["line", {0}, cr.Terminators({0})], ids=["text", "ids", "rule"])
+def test_units_are_a_kind_of_text_or_ids_or_a_rule(units: Any) -> None:
     ids = random_ids(1, 23)
     ids[0, [4, 9, 15]] = 0
-    ids[0, [6, 12]] = 1
     model = tiny("llama")
     chf.attach(model, Letters(), units=units)
     found = logits(enliven(model), ids)
-    ends = torch.zeros_like(ids, dtype=torch.bool)
-    ends[0, [4, 9, 15]] = True
-    if same is not None:
-        chf.detach(model)
-        chf.attach(model, units=same)
-        assert torch.equal(logits(enliven(model), ids), found)
-    if units in ("line",):
-        assert torch.equal(logits(model, ids, unit_ends=ends), found)
-    else:
-        assert not torch.equal(logits(model, ids, unit_ends=ends), found) or isinstance(units, cr.Terminators)
+    assert torch.equal(logits(model, ids, unit_ends=ids == 0), found)
+    assert not torch.equal(logits(model, ids, unit_ends=ids == 1), found)
+
+
+def test_units_are_so_many_tokens() -> None:
+    model, ids = tiny("llama"), random_ids(1, 23)
+    chf.attach(model, units=5)
+    ends = torch.arange(23)[None] % 5 == 4
+    found = logits(enliven(model), ids)
+    assert torch.equal(logits(model, ids, unit_ends=ends), found)
+    assert torch.equal(model(ids, labels=ids, unit_ends=ends).logits.detach(), model(ids).logits.detach())
+
+
+def test_a_sentence_ends_at_its_mark() -> None:
+    model, ids = tiny("llama"), random_ids(1, 12) % 10 + 52
+    ids[0, [3, 8]] = 1
+    chf.attach(model, Letters(), units="sentence")
+    found = logits(enliven(model), ids)
+    assert torch.equal(logits(model, ids, unit_ends=ids == 1), found)
 
 
 # --- refusals ---
@@ -201,6 +214,8 @@ def test_calls_that_cannot_be_read_are_refused() -> None:
         model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), use_cache=False)
     with pytest.raises(cr.InputError, match="attention_mask covers 5"):
         model(ids, attention_mask=torch.ones(1, 5))
+    with pytest.raises(cr.InputError, match="is_causal"):
+        model(ids, is_causal=False)
     layer = model.model.layers[0]
     embedded, turns = model.get_input_embeddings()(ids), tuple(torch.randn(2, 1, 8, 8).double())
     with pytest.raises(cr.BackendError, match="layer 0"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -87,15 +88,18 @@ def test_rows_padded_on_the_left_say_what_they_say_alone(name: str) -> None:
 def test_a_rolled_back_cache_is_as_if_nothing_had_been_read(name: str) -> None:
     model, ids = attached(name), random_ids(2, 24)
     expected = logits(model, ids, use_cache=False)
-    for kept in range(1, 14):
+    for kept in (1, 4, 8, 9, 13):
         cache = DynamicCache(config=model.config)
         cache.activate_past_recording()
         with torch.no_grad():
             model(torch.cat((ids[:, :kept], random_ids(2, 9, seed=5)), dim=1), past_key_values=cache)
-            cache.crop(-9)
-            rest = [model(ids[:, kept:18], past_key_values=cache).logits]
-            cache.crop(0)
-            rest += [model(ids[:, t : t + 1], past_key_values=cache).logits for t in range(18, 24)]
+        cache.crop(-9)
+        rest, begin = [], kept
+        for end in (18, 19, 20, 24):
+            with torch.no_grad():
+                rest.append(model(ids[:, begin:end], past_key_values=cache).logits)
+            cache.crop(0)  # a window lets go of what it no longer needs only then
+            begin = end
         same(torch.cat(rest, dim=1), expected[:, kept:])
 
 
@@ -190,3 +194,30 @@ def test_two_texts_at_once_do_not_meet() -> None:
                 span = ids[row : row + 1, t : t + 2]
                 parts[row].append(model(span, past_key_values=caches[row]).logits)
     same(torch.cat([torch.cat(p, dim=1) for p in parts]), expected)
+
+
+def test_a_call_that_fails_leaves_no_half_written_cache_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = attached("llama"), random_ids(1, 9)
+    cache = DynamicCache(config=model.config)
+    logits(model, ids[:, :4], past_key_values=cache)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.model.layers[1].mlp, "forward", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            logits(model, ids[:, 4:], past_key_values=cache)
+    assert not chf.adapter_of(model).running
+    with pytest.raises(cr.CacheError, match="did not finish"):
+        logits(model, ids[:, 4:], past_key_values=cache)
+    assert logits(model, ids).shape == (1, 9, 64)
+
+
+def test_threads_do_not_meet() -> None:
+    model, texts = attached("llama"), [random_ids(1, 12 + n, seed=n) for n in range(4)]
+    expected = [logits(model, ids) for ids in texts]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda ids: logits(model, ids), texts * 6))
+    for n, seen in enumerate(found):
+        assert torch.equal(seen, expected[n % 4])

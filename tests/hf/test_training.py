@@ -47,6 +47,13 @@ def test_zero_addresses_learn(name: str) -> None:
     assert all(bool(found[n].any()) for n in weights)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral, window", "gemma2"])
+def test_zero_addresses_learn_beside_dropout(name: str) -> None:
+    model = attached(name, positions="global", lively=False, attention_dropout=0.2).train()
+    found = gradients(model, random_ids(2, 23))
+    assert bool(found["contentrope.by_turning.0.project.weight"].any())
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2", "glm"])
 def test_the_gradient_at_zero_is_the_slope(name: str) -> None:
     """The value there is the model's own, the gradient that of addressed attention: they belong together."""

@@ -83,6 +83,10 @@ def _check_model(model: Any, backend: str) -> None:
         raise InputError(f"{name} does not call its attention through transformers' AttentionInterface")
     if not rotary_modules(model.base_model):
         raise InputError(f"{name} has no rotary embedding module, so no rotary positions to build on")
+    if model.config.get_text_config() is not model.config:
+        raise InputError(f"{name} reads more than text; attach to a model of text alone")
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        raise InputError(f"{name} is split over devices, which the state of a call does not follow; load it on one")
     if (own := model.config._attn_implementation) not in OWN:
         raise InputError(
             f"{name} uses attention {own!r}, which cannot be given addresses; "

@@ -85,10 +85,10 @@ def attend(
     layer = adapter.layers[cast(int, module.layer_idx)]
     if layer.turning is None:
         return own(query, key, value, attention_mask, **options)
-    if frame.zero and not (torch.is_grad_enabled() and options.get("dropout", 0.0) == 0.0):
+    if frame.zero and not torch.is_grad_enabled():
         return own(query, key, value, attention_mask, **options)
     read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
-    if not frame.zero:
+    if not frame.zero or options.get("dropout", 0.0):
         return read
     with torch.no_grad():
         exact, weights = own(query, key, value, attention_mask, **options)
@@ -137,8 +137,10 @@ def _addressed(
 def _by_backend(
     backend: str, frame: Frame, query: Tensor, key: Tensor, addressed: Tensor, value: Tensor, options: dict[str, Any]
 ) -> Float[Tensor, "batch queries heads head_dim"]:
-    dropout, cached = options.get("dropout", 0.0), frame.offset > 0
-    if backend == "auto" and torch.compiler.is_compiling() and (not query.is_cuda or dropout or cached):
+    dropout, compiling = options.get("dropout", 0.0), torch.compiler.is_compiling()
+    # Texts to be generated from are of all lengths, and some backends are compiled anew for each.
+    cached = frame.offset > 0 or not (torch.is_grad_enabled() or compiling)
+    if backend == "auto" and compiling and (not query.is_cuda or dropout or cached):
         backend = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
     function = backend_function(backend, query, dropout=dropout, cached=cached)
     scale = options.get("scaling") or query.shape[-1] ** -0.5

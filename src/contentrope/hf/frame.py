@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention import PairRule
-from contentrope.hf.addresses import Addresses, OpenUnit
+from contentrope.hf.addresses import OpenUnit
 from contentrope.hf.state import Columns
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import Segmenter, SegmenterState, Units
@@ -67,11 +67,12 @@ def frame_of(
     text: Text,
     before: Columns | None,
     segmenter: Segmenter,
-    addresses: Addresses,
+    addresses: Any,
     embedding: torch.nn.Module,
     *,
     plain_mask: bool,
 ) -> Frame:
+    """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them."""
     state = _state_before(segmenter, before, text)
     units, after = segmenter.advance(state, text.ids, valid=text.valid, ends=text.ends)
     columns = _with_new(before, text, units, after, addresses)
@@ -119,7 +120,7 @@ def _completes_any(before: Columns | None, units: Units) -> bool:
     return bool(units.closes.any())
 
 
-def _with_new(before: Columns | None, text: Text, units: Units, after: SegmenterState, addresses: Addresses) -> Columns:
+def _with_new(before: Columns | None, text: Text, units: Units, after: SegmenterState, addresses: Any) -> Columns:
     size, dtype = text.ids.shape, addresses.dtype
     new = Columns(
         ids=text.ids,
