@@ -37,6 +37,7 @@ def rope(kind: str, **settings: Any) -> dict[str, Any]:
 
 
 LONGER = {"factor": 4.0, "original_max_position_embeddings": 64}
+FACTORS = {"short_factor": [1.0, 1.2, 1.4, 1.6], "long_factor": [4.0, 4.0, 4.0, 4.0]}
 WINDOW_AND_FULL = {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]}
 HALF = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
 # One expert: among several, the rounding a token meets depends on who shares its expert, in an untouched model too.
@@ -47,6 +48,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, scaled": ("Llama", rope("llama3", low_freq_factor=1.0, high_freq_factor=4.0, **LONGER)),
     "llama, yarn": ("Llama", rope("yarn", **LONGER)),
     "llama, dynamic": ("Llama", rope("dynamic", factor=2.0)),
+    "phi3, long": ("Phi3", {"original_max_position_embeddings": 64, **rope("longrope", **FACTORS)}),
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {}),
     "mistral": ("Mistral", {"sliding_window": None}),

@@ -200,10 +200,19 @@ def test_other_attention_implementations_are_refused() -> None:
         chf.attach(model, units={TERMINATOR})
 
 
-def test_frequencies_that_depend_on_the_length_bound_the_units() -> None:
-    model = tiny("llama, dynamic")
-    with pytest.raises(cr.InputError, match="max_length 300"):
-        chf.attach(model, units={TERMINATOR}, max_length=300)
+@pytest.mark.parametrize(("name", "most"), [("llama, dynamic", 256), ("phi3, long", 64)])
+def test_frequencies_that_depend_on_the_length_bound_the_units(name: str, most: int) -> None:
+    model = tiny(name)
+    with pytest.raises(cr.InputError, match=f"max_length {most + 1}.*max_length={most}"):
+        chf.attach(model, units={TERMINATOR}, max_length=most + 1)
+    chf.attach(model, units={TERMINATOR}, max_length=most)
+
+
+def test_another_attention_after_attaching_is_refused() -> None:
+    model = attached("llama")
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(cr.BackendError, match="'sdpa', which knows no addresses"):
+        model(random_ids(1, 5))
 
 
 def test_calls_that_cannot_be_read_are_refused() -> None:
@@ -214,6 +223,8 @@ def test_calls_that_cannot_be_read_are_refused() -> None:
         model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), use_cache=False)
     with pytest.raises(cr.InputError, match="attention_mask covers 5"):
         model(ids, attention_mask=torch.ones(1, 5))
+    with pytest.raises(cr.InputError, match="output_attentions"):
+        model(ids, output_attentions=True)
     with pytest.raises(cr.InputError, match="is_causal"):
         model(ids, is_causal=False)
     layer = model.model.layers[0]

@@ -95,7 +95,7 @@ def test_a_rolled_back_cache_is_as_if_nothing_had_been_read(name: str) -> None:
             model(torch.cat((ids[:, :kept], random_ids(2, 9, seed=5)), dim=1), past_key_values=cache)
         cache.crop(-9)
         rest, begin = [], kept
-        for end in (18, 19, 20, 24):
+        for end in (kept + 1, 18, 19, 20, 24):
             with torch.no_grad():
                 rest.append(model(ids[:, begin:end], past_key_values=cache).logits)
             cache.crop(0)  # a window lets go of what it no longer needs only then

@@ -16,6 +16,7 @@ from tests.hf.models import ARCHITECTURES, TERMINATOR, logits, random_ids, tiny
 
 FIRST = 8
 """Tokens of the first unit."""
+LONGEST = 64
 TOLERANCE = 2e-4
 """Models compute cosines and sines in float32."""
 
@@ -46,9 +47,9 @@ def two_units(seq: int = 23) -> Tensor:
 def attach_backwards(name: str, gate: float = 0.0) -> tuple[Any, Tensor]:
     model, ids = tiny(name), two_units()
     expected = logits(model, ids)
-    chf.attach(model, units={TERMINATOR}, positions=gate)
+    chf.attach(model, units={TERMINATOR}, positions=gate, max_length=LONGEST)
     found = chf.adapter_of(model)
-    model.contentrope = Backwards(found.turnings, model.config.hidden_size, 256).double()
+    model.contentrope = Backwards(found.turnings, model.config.hidden_size, LONGEST).double()
     model.contentrope.gate = gate
     return model, expected
 

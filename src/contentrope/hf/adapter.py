@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from contentrope.address import ContentAddress
-from contentrope.errors import CheckpointError, InputError
+from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Carried, name_of
 from contentrope.hf.frame import Frame, Text, frame_of
@@ -162,6 +162,11 @@ class Adapter:
             raise CheckpointError(
                 f"{self.model.name_or_path} was saved with addresses, which from_pretrained leaves out; "
                 "load them with contentrope.hf.load(model, folder)"
+            )
+        if (found := self.model.config._attn_implementation) != name_of(self.own):
+            raise BackendError(
+                f"the model's attention was set to {found!r}, which knows no addresses; "
+                "detach before changing it, and share no configuration between models"
             )
         if not all(type(cast(ContentAddress, m).project) is nn.Linear for m in self.addresses.by_turning):
             raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -30,8 +30,23 @@ def attach(
 ) -> PreTrainedModel:
     """Give every completed unit of the text an address in all attention layers of ``model``, in place.
 
+    ``units``: a kind of text, read by the ``tokenizer`` ("line", "sentence", "paragraph", "record", "document", the
+    last two by a ``marker``), a number of tokens, the token ids that end a unit, or a rule. A unit of ``max_length``
+    tokens ends there. A call may say otherwise: ``model(input_ids, unit_ends=mask)``.
+
     ``positions``: "global" leaves a model as it is until its addresses are trained, "local" counts inside each unit,
     a number between 1 (global) and 0 (local) stands between; see :func:`set_positions`.
+
+    >>> import torch, transformers
+    >>> sizes = dict(vocab_size=9, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    >>> ids = torch.tensor([[5, 6, 0, 7, 8]])
+    >>> untouched = model(ids).logits
+    >>> model = attach(model, units={0}, positions="global")
+    >>> torch.equal(model(ids).logits, untouched)
+    True
+    >>> [name for name, _ in model.contentrope.named_parameters()][-2:]
+    ['by_turning.0.project.weight', 'by_turning.0.project.bias']
     """
     _check_model(model, backend)
     register()
@@ -98,16 +113,19 @@ def _check_model(model: Any, backend: str) -> None:
 
 def _check_length(adapter: Adapter) -> None:
     """Frequencies that depend on the largest position must not change while local positions count up."""
+    longest = adapter.segmenter.max_length
     for rotary in rotary_modules(adapter.decoder):
         kinds = getattr(rotary, "rope_type", "")
         kinds = kinds.values() if isinstance(kinds, Mapping) else (kinds,)
-        if not {"dynamic", "longrope"}.intersection(kinds):
-            continue
-        config = adapter.model.config.get_text_config()
-        rope = getattr(config, "rope_parameters", None) or {}
-        bound = rope.get("original_max_position_embeddings") or getattr(rotary, "original_max_seq_len", None)
-        if bound is not None and adapter.segmenter.max_length > bound:
+        if {"dynamic", "longrope"}.intersection(kinds) and longest > (bound := _fixed_positions(adapter, rotary)):
             raise InputError(
-                f"max_length {adapter.segmenter.max_length} goes beyond the {bound} positions up to which the "
-                f"frequencies of this model are fixed; pass max_length={bound} or less"
+                f"max_length {longest} goes beyond the {bound} positions up to which the frequencies of this model "
+                f"are fixed; pass max_length={bound} or less"
             )
+
+
+def _fixed_positions(adapter: Adapter, rotary: nn.Module) -> int:
+    rope = getattr(adapter.model.config, "rope_parameters", None) or {}
+    settings = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]
+    named = [s["original_max_position_embeddings"] for s in settings if s.get("original_max_position_embeddings")]
+    return min([*named, cast(int, rotary.original_max_seq_len)])

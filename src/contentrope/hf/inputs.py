@@ -20,6 +20,8 @@ def ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[
     ids = kwargs.get("input_ids")
     if ids is None:
         raise InputError("units are read from token ids: pass input_ids, not inputs_embeds alone")
+    if kwargs.get("output_attentions"):
+        raise InputError("output_attentions=True: attention over units does not keep its weights")
     if kwargs.get("is_causal") is False:
         raise InputError("is_causal=False reads in both directions; addresses are for causal decoders")
     return ids, kwargs
