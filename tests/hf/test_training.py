@@ -112,6 +112,11 @@ def test_autocast_keeps_angles_in_float32() -> None:
     assert float((found - logits(model, ids)).abs().mean()) < 0.1
 
 
+@pytest.mark.parametrize(("name", "plain"), [("llama", True), ("gemma3", True), ("gemma2", False), ("gpt_oss", False)])
+def test_soft_caps_and_sinks_stay_with_the_attention_of_the_model(name: str, plain: bool) -> None:
+    assert {layer.plain for layer in chf.adapter_of(attached(name)).layers.values()} == {plain}
+
+
 @pytest.mark.parametrize("backend", ["reference", "tiled"])
 def test_a_backend_is_chosen_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from contentrope.hf import attention
