@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from contentrope.errors import InputError
-from contentrope.reports import facts, growth, timing
+from contentrope.reports import facts, growth, retrofit, timing
 from contentrope.reports.blocks import Block
 from contentrope.reports.read import Results
 from contentrope.reports.tables import Table
@@ -42,7 +42,7 @@ class Experiment(Protocol):
         """How to read these tables, in a sentence or two."""
 
 
-KNOWN: dict[str, Experiment] = {"shakespeare": growth, "facts": facts, "timing": timing}
+KNOWN: dict[str, Experiment] = {"shakespeare": growth, "facts": facts, "timing": timing, "retrofit": retrofit}
 """By the name in a result file."""
 
 

@@ -31,11 +31,12 @@ def figures(results: Results) -> dict[str, Figure | None]:
     return {CURVE: curve_figure(results), POSITIONS: position_figure(results)}
 
 
-def curve_figure(results: Results) -> Figure | None:
+def curve_figure(results: Results, *, paper: bool = True, along: str = "characters read") -> Figure | None:
     """Perplexity by length; None without a finite number."""
     lengths = lengths_to_compare(results)
     curves = {name: _compared(results, name, lengths) for name in variants_of(results)}
-    papers = {name: {n: v for n, v in paper_curve(results, name).items() if n in lengths} for name in curves}
+    printed = {name: paper_curve(results, name) if paper else {} for name in curves}
+    papers = {name: {n: v for n, v in values.items() if n in lengths} for name, values in printed.items()}
     panels = _panels(curves, papers)
     if not panels:
         return None
@@ -50,7 +51,7 @@ def curve_figure(results: Results) -> Figure | None:
         set_ticks(axes, lengths, low, high)
         axes.set_ylabel("perplexity" if axes is all_axes[0] else "perplexity, close up")
     _mark_training(all_axes, training_length(results))
-    all_axes[-1].set_xlabel("characters read")
+    all_axes[-1].set_xlabel(along)
     add_legend(figure, styles, paper=any(papers.values()))
     return figure
 

@@ -11,7 +11,9 @@ from contentrope.reports.read import Results, runs_of, variants_of
 from contentrope.reports.tables import Cell, Table, best_of
 
 
-def length_table(results: Results, variants: Sequence[str] | None = None, *, paper: bool = True) -> Table:
+def length_table(
+    results: Results, variants: Sequence[str] | None = None, *, paper: bool = True, along: str = "characters read"
+) -> Table:
     """Perplexity by variant (down) and length (across), the lowest of each column in bold, the paper's below ours."""
     shown = variants_of(results) if variants is None else list(variants)
     lengths = [length for length in lengths_of(results) if any(length in curve(results, name) for name in shown)]
@@ -25,7 +27,7 @@ def length_table(results: Results, variants: Sequence[str] | None = None, *, pap
         if set(printed) & set(lengths):
             theirs = [Cell(number(printed[n]) if n in printed else "", "emphasis") for n in lengths]
             rows.append([Cell("paper", "emphasis"), *(Cell("") for _ in seeds), *theirs])
-    return Table(["characters read", *(["seeds"] if len(counts) > 1 else []), *(f"{n:,}" for n in lengths)], rows)
+    return Table([along, *(["seeds"] if len(counts) > 1 else []), *(f"{n:,}" for n in lengths)], rows)
 
 
 def _length_cell(results: Results, variant: str, length: int, best: Sequence[str]) -> Cell:

@@ -1,0 +1,90 @@
+"""What the experiment compares: ways to make a finished model read on, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from contentrope.errors import InputError
+from contentrope.experiments.variants import parse_variant
+from contentrope.schemes.base import read_options
+
+UNTOUCHED = "untouched"
+"""The original as it is, without further training."""
+RESCALINGS = ("pi", "ntk", "yarn")
+"""Other frequencies for the same global positions."""
+
+Positions = Literal["gated", "local"]
+Trained = Literal["all", "lora", "addresses"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Content addresses in all layers."""
+
+    positions: Positions = "gated"
+    """gated: from global to local positions in the course of training; local: at once."""
+    train: Trained = "all"
+    """all weights; lora: low-rank changes and the addresses; addresses: nothing else."""
+    competition: float = 1.0
+    """Exponent of the number of units, against which the open unit is weighed."""
+    rank: int = 16
+    """Of LoRA."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("positions", Positions), ("train", Trained)):
+            if getattr(self, name) not in get_args(choices):
+                raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
+        if self.rank < 1:
+            raise InputError(f"rank must be at least 1, got {self.rank}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescaling:
+    """Frequencies that a longer text does not take further than the training length did."""
+
+    factor: float = 16.0
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1.0:
+            raise InputError(f"factor must be at least 1, got {self.factor}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoChange:
+    """The original, trained on: what further training alone does."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    scheme: str
+    options: Addresses | Rescaling | NoChange
+
+    @property
+    def addresses(self) -> Addresses | None:
+        return self.options if isinstance(self.options, Addresses) else None
+
+    @property
+    def gated(self) -> bool:
+        return self.addresses is not None and self.addresses.positions == "gated"
+
+    @property
+    def factor(self) -> float:
+        return cast(Rescaling, self.options).factor
+
+
+def parse_conversion(name: str) -> Conversion:
+    """
+    >>> parse_conversion("content:train=lora").options
+    Addresses(positions='gated', train='lora', competition=1.0, rank=16)
+    >>> parse_conversion("pi:factor=8").factor
+    8
+    """
+    if name == UNTOUCHED:
+        return Conversion(UNTOUCHED, NoChange())
+    kinds = {"content": Addresses, "rope": NoChange, **dict.fromkeys(RESCALINGS, Rescaling)}
+    scheme = name.partition(":")[0]
+    if scheme not in kinds:
+        raise InputError(f"no conversion {name!r}; there are {UNTOUCHED}, {', '.join(kinds)}, each with its options")
+    variant = parse_variant(name)
+    return Conversion(scheme, read_options(scheme, kinds[scheme], variant.options | variant.rotary))

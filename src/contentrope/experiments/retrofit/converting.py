@@ -1,0 +1,88 @@
+"""From the original to a variant of it, ready to be trained or read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contentrope.experiments.retrofit.checkpoints import config_of, load_model
+from contentrope.experiments.retrofit.config import RetrofitConfig
+from contentrope.experiments.retrofit.conversions import Addresses, Conversion, parse_conversion
+from contentrope.experiments.retrofit.reader import Reader, add_dropout
+
+
+def converted(config: RetrofitConfig, variant: str, original: str, tokenizer: Any, device: str) -> Reader:
+    """The model at ``original`` (a folder or hub name) as ``variant`` begins its training."""
+    conversion = parse_conversion(variant)
+    rope = rescaled(conversion, config_of(original), config.length)
+    model = load_model(original, rope=rope, device=device)
+    if config.model is None:
+        add_dropout(model, config.size.dropout)
+    if conversion.addresses is None:
+        return Reader(model)
+    return with_addresses(
+        model, tokenizer, conversion.addresses, units=units_named(config.units), longest_unit=config.longest_unit
+    )
+
+
+def with_addresses(
+    model: Any,
+    tokenizer: Any,
+    options: Addresses,
+    *,
+    units: str | int,
+    longest_unit: int,
+    marker: str | None = None,
+) -> Reader:
+    """Attach, and let be trained what ``options`` say. Its own gate is at local positions, where training ends."""
+    import contentrope.hf as chf
+    from contentrope.hf.addresses import NAME
+    from contentrope.hf.probe import rotary_modules
+
+    chf.attach(
+        model,
+        tokenizer,
+        units=units,
+        marker=marker,
+        max_length=longest_unit,
+        competition=options.competition,
+    )
+    segmenter, rotary = chf.adapter_of(model).segmenter, tuple(rotary_modules(model.base_model))
+    if options.train == "addresses":
+        model.requires_grad_(False)
+        getattr(model, NAME).requires_grad_(True)
+    elif options.train == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        changes = LoraConfig(
+            r=options.rank,
+            lora_alpha=2 * options.rank,
+            target_modules="all-linear",
+            modules_to_save=[NAME],
+            task_type="CAUSAL_LM",
+        )
+        model = get_peft_model(model, changes)
+    return Reader(model, segmenter, rotary)
+
+
+def units_named(name: str) -> str | int:
+    """
+    >>> units_named("line"), units_named("64")
+    ('line', 64)
+    """
+    return int(name) if name.isdecimal() else name
+
+
+def rescaled(conversion: Conversion, config: Any, length: int) -> dict[str, Any] | None:
+    """The rotary settings of a rescaling, in transformers' words; None: as they are."""
+    scheme = conversion.scheme
+    if scheme == "pi":
+        return {"rope_type": "linear", "factor": float(conversion.factor)}
+    if scheme == "yarn":
+        known = {"original_max_position_embeddings": length}
+        return {"rope_type": "yarn", "factor": float(conversion.factor), **known}
+    if scheme == "ntk":
+        # A longer base, such that the slowest pair turns as with interpolation; transformers has its dynamic form only.
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        stretch = conversion.factor ** (head_dim / (head_dim - 2))
+        return {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"] * stretch}
+    return None

@@ -1,0 +1,201 @@
+"""One variant: convert the original of every seed asked for, train it for a while, read longer and longer windows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from contentrope.experiments import suite
+from contentrope.experiments.evaluation import perplexity, shown
+from contentrope.experiments.retrofit.config import RetrofitConfig
+from contentrope.experiments.retrofit.conversions import UNTOUCHED, parse_conversion
+from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
+from contentrope.experiments.suite import (
+    Configured,
+    Evaluated,
+    Finished,
+    Tell,
+    Trained,
+    finite_or_none,
+    folder_of,
+    seeded,
+)
+from contentrope.results import environment, read_json
+from contentrope.training import Batches, MetricsLog, Stepper, StepReport, Windows, train
+
+
+def run(config: RetrofitConfig, *where: Any, **how: Any) -> dict[str, Any]:
+    """Convert and evaluate by every variant, :func:`contentrope.experiments.suite.run` says where and how."""
+    return suite.run(Retrofit(config), *where, **how)
+
+
+class Converted(NamedTuple):
+    seed: int
+    reader: Any
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Retrofit(Configured):
+    """The experiment: :class:`contentrope.experiments.suite.Experiment`."""
+
+    config: RetrofitConfig
+
+    name = "retrofit"
+
+    @property
+    def steps(self) -> int:
+        """In the mean over all runs: the original's own training is counted with those of its variants."""
+        conversions = [name for name in self.variants if name != UNTOUCHED]
+        originals = self.config.pretraining.steps if self.config.model is None else 0
+        return (originals + len(conversions) * self.config.training.steps) // len(self.variants)
+
+    @cached_property
+    def text(self) -> Text:
+        return read_text(self.config.text, self.config.characters)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        from contentrope.experiments.retrofit.characters import character_tokenizer
+        from contentrope.experiments.retrofit.checkpoints import load_tokenizer
+
+        if self.config.model is None:
+            return character_tokenizer(self.text.training)
+        return load_tokenizer(self.config.model)
+
+    @cached_property
+    def ids(self) -> Encoded:
+        return encode(self.text, self.tokenizer)
+
+    def data(self) -> dict[str, Any]:
+        tokens = {"training_tokens": len(self.ids.training), "held_out_tokens": len(self.ids.held_out)}
+        return self.text.description | {"symbols": len(self.tokenizer)} | tokens
+
+    def check(self) -> None:
+        from contentrope.experiments.retrofit.checkpoints import config_of, require_transformers
+
+        options = [parse_conversion(variant).addresses for variant in self.variants]
+        require_transformers(peft=any(found is not None and found.train == "lora" for found in options))
+        if self.config.model is not None:
+            config_of(self.config.model)
+        self.config.scored_tokens(len(self.ids.held_out))
+
+    def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
+        windows = Windows(self.ids.training, self.config.length, device)
+        if self.config.model is None:
+            from contentrope.experiments.retrofit.original import train_originals
+
+            def tell_of_original(seed: int, report: StepReport) -> None:
+                tell(Trained(UNTOUCHED, seed, report))
+
+            train_originals(self.config, seeds, out, device, self.tokenizer, windows, tell_of_original)
+        for seed, reader, facts in self._converted(variant, seeds, windows, out, device, tell):
+            found = self._evaluate(variant, seed, reader, tell)
+            tell(Finished(variant, seed, found | facts, in_short(found["perplexity"])))
+
+    def original_of(self, out: Path, seed: int) -> str:
+        from contentrope.experiments.retrofit.original import original_folder
+
+        return self.config.model or str(original_folder(out, seed) / "model")
+
+    def _converted(
+        self, variant: str, seeds: list[int], windows: Batches, out: Path, device: str, tell: Tell
+    ) -> Iterator[Converted]:
+        """A trained conversion per seed, one after the other, in one model: what was compiled serves all seeds."""
+        first: Any = None
+        stepper: Stepper | None = None
+        for seed in seeds:
+            reader = self._fresh(variant, seed, out, device)
+            if first is None:
+                first = reader
+            else:
+                first.load_state_dict(reader.state_dict())
+            if variant == UNTOUCHED:
+                yield Converted(seed, first, self._original_facts(first, out, seed, device))
+                continue
+            if stepper is None:
+                stepper = Stepper(first, replace(self.config.training, seed=seed))
+            else:
+                stepper.restart(seed, reader.state_dict())
+            last = self._train(variant, seed, stepper, windows, out, tell)
+            self._save(variant, seed, first, out)
+            yield Converted(seed, first, _facts(last, stepper, device))
+            first.train()
+
+    def _fresh(self, variant: str, seed: int, out: Path, device: str) -> Any:
+        from contentrope.experiments.retrofit.converting import converted
+
+        with seeded(seed):  # LoRA begins at random
+            return converted(self.config, variant, self.original_of(out, seed), self.tokenizer, device)
+
+    def _train(
+        self, variant: str, seed: int, stepper: Stepper, windows: Batches, out: Path, tell: Tell
+    ) -> StepReport:
+        from contentrope.experiments.retrofit.reader import Gated
+
+        config, folder = self.config, folder_of(out, variant, seed)
+        fall = max(1, round(config.gate_share * config.training.steps))
+        batches = Gated(windows, fall) if parse_conversion(variant).gated else windows
+        return train(
+            stepper,
+            batches,
+            checkpoint=folder / "checkpoint",
+            on_step=lambda report: tell(Trained(variant, seed, report)),
+            settings={"corpus": self.text.description, "length": config.length, "fall": fall, "units": config.units},
+            metrics=MetricsLog(folder),
+        )
+
+    def _save(self, variant: str, seed: int, reader: Any, out: Path) -> None:
+        from contentrope.experiments.retrofit.checkpoints import save_converted, save_plain
+
+        save = save_plain if parse_conversion(variant).addresses is None else save_converted
+        save(reader.model, self.tokenizer, folder_of(out, variant, seed) / "model")
+
+    def _original_facts(self, reader: Any, out: Path, seed: int, device: str) -> dict[str, Any]:
+        from contentrope.experiments.retrofit.original import FACTS
+
+        facts = _about(reader, device)
+        if self.config.model is None:
+            facts |= read_json(Path(self.original_of(out, seed)) / FACTS)
+        return facts
+
+    def _evaluate(self, variant: str, seed: int, reader: Any, tell: Tell) -> dict[str, Any]:
+        began, held_out = time.perf_counter(), self.ids.held_out
+        scored = self.config.scored_tokens(len(held_out))
+        by_length = {}
+        for length in self.config.lengths:
+            by_length[str(length)] = finite_or_none(perplexity(reader, held_out, length, max_tokens=scored))
+            tell(Evaluated(variant, seed, f"{shown(by_length[str(length)])} at {length:,}"))
+        return {"perplexity": by_length, "evaluation_seconds": time.perf_counter() - began}
+
+
+def _facts(last: StepReport, stepper: Stepper, device: str) -> dict[str, Any]:
+    trained = sum(p.numel() for p in stepper.model.parameters() if p.requires_grad)
+    return _about(stepper.model, device) | {
+        "final_loss": last.loss,
+        "training_seconds": last.seconds,
+        "steps_per_second": last.steps_per_second,
+        "acceleration": stepper.acceleration,
+        "trained_parameters": trained,
+    }
+
+
+def _about(reader: torch.nn.Module, device: str) -> dict[str, Any]:
+    import transformers
+
+    parameters = sum(parameter.numel() for parameter in reader.parameters())
+    return {"parameters": parameters, "environment": environment(device) | {"transformers": transformers.__version__}}
+
+
+def in_short(by_length: dict[str, float | None]) -> str:
+    """
+    >>> in_short({"256": 4.2, "512": None})
+    'perplexity 4.20 at 256, inf at 512'
+    """
+    return "perplexity " + ", ".join(f"{shown(value)} at {int(length):,}" for length, value in by_length.items())
