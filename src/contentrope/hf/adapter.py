@@ -31,12 +31,23 @@ HOME = "_contentrope"
 class Adapter:
     """All that an attached model knows of its units. The trained part is a module of the model's own."""
 
-    def __init__(self, model: PreTrainedModel, segmenter: Segmenter, gate: float, backend: str) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        segmenter: Segmenter,
+        gate: float,
+        backend: str,
+        *,
+        competition: float = 0.0,
+        learn_competition: bool = False,
+    ) -> None:
         self.model = model
         self.decoder: nn.Module = model.base_model
         self.segmenter = segmenter
         self.gate = gate
         self.backend = backend
+        self.competition = competition
+        self.learn_competition = learn_competition
         self.own: str = model.config._attn_implementation
         self.layers, self.turnings, self.attention = layers_of(model, self.decoder, self.own)
         self.handles: list[Any] = []
@@ -67,20 +78,34 @@ class Adapter:
             "turnings": {str(n): turning.describe() for n, turning in enumerate(self.turnings)},
             "units": describe(self.segmenter.rule),
             "max_length": self.segmenter.max_length,
+            "learn_competition": self.learn_competition,
+            "competition": self.competition,
             "gate": self.gate,
         }
 
-    def set_gate(self, gate: float) -> None:
+    def set(self, *, gate: float | None = None, competition: float | None = None) -> None:
         """Noted in the configuration too: it is saved with a model, and tells one that was saved with addresses."""
-        self.gate = gate
+        self.gate = self.gate if gate is None else gate
+        self.competition = self.competition if competition is None else competition
         setattr(self.model.config, NAME, self.settings())
+
+    def exponents(self) -> Tensor | None:
+        """What the competition is learned from: one number for each layer and query head."""
+        if not self.learn_competition:
+            return None
+        heads = {layer.heads for layer in self.layers.values()}
+        if len(heads) > 1:
+            raise InputError(
+                f"layers of this model have {sorted(heads)} query heads; learn_competition needs one number"
+            )
+        return torch.full((len(self.layers), heads.pop()), self.competition)
 
     def hook(self) -> None:
         embedding = cast(Tensor, self.model.get_input_embeddings().weight)
         dtype = at_least_float32(embedding.dtype)
-        addresses = Addresses(self.turnings, embedding.shape[1], self.segmenter.max_length)
+        addresses = Addresses(self.turnings, embedding.shape[1], self.segmenter.max_length, self.exponents())
         self.model.add_module(NAME, addresses.to(embedding.device, dtype))
-        self.set_gate(self.gate)
+        self.set()
         setattr(self.decoder, HOME, self)
         self.handles = [
             self.decoder.register_forward_pre_hook(self.begin, with_kwargs=True),
@@ -128,7 +153,9 @@ class Adapter:
         refuse_packed(kwargs, cache)
         text = Text(ids, valid, ends)
         embedding = self.model.get_input_embeddings()
-        frame = frame_of(text, before, self.segmenter, self.addresses, embedding, plain_mask=plain)
+        frame = frame_of(
+            text, before, self.segmenter, self.addresses, embedding, plain_mask=plain, competition=self.competition
+        )
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
         return (), {**kwargs, "input_ids": ids}

@@ -32,12 +32,20 @@ class OpenUnit(NamedTuple):
 
 
 class Addresses(nn.Module):
-    """From the embeddings of a call to the angles of its units."""
+    """From the embeddings of a call to the angles of its units; and, where it is learned, how units compete."""
 
-    def __init__(self, turnings: list[Turning], dim: int, max_length: int) -> None:
+    def __init__(
+        self,
+        turnings: list[Turning],
+        dim: int,
+        max_length: int,
+        exponents: Float[Tensor, "layers heads"] | None = None,
+    ) -> None:
         super().__init__()
         self.turnings = turnings
         self.max_length = max_length
+        self.exponents = None if exponents is None else nn.Parameter(exponents)
+        """Of the competition between units, for each layer and query head; None: one fixed number for all."""
         self.rotations = nn.ModuleList(PositionRotations(t.frequency[None]) for t in turnings)
         self.by_turning = nn.ModuleList(ContentAddress(dim, t.heads, len(t.frequency)) for t in turnings)
 
@@ -77,8 +85,9 @@ class Addresses(nn.Module):
         return at_least_float32(cast(ContentAddress, self.by_turning[0]).project.weight.dtype)
 
     def are_zero(self) -> bool:
-        """Whether no text has an address yet: W has not been trained. Not asked while a compiler traces."""
+        """Whether nothing is learned yet, neither addresses nor exponents. Not asked while a compiler traces."""
         if torch.compiler.is_compiling():
             return False
         weights = [p for a in self.by_turning for p in cast(ContentAddress, a).project.parameters()]
+        weights += [] if self.exponents is None else [self.exponents]
         return not any(bool(p.any()) for p in weights)

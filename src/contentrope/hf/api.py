@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -26,6 +27,8 @@ def attach(
     positions: str | float = "local",
     max_length: int = 256,
     marker: str | None = None,
+    competition: float = 0.0,
+    learn_competition: bool = False,
     backend: str = "auto",
 ) -> PreTrainedModel:
     """Give every completed unit of the text an address in all attention layers of ``model``, in place.
@@ -36,6 +39,10 @@ def attach(
 
     ``positions``: "global" leaves a model as it is until its addresses are trained, "local" counts inside each unit,
     a number between 1 (global) and 0 (local) stands between; see :func:`set_positions`.
+
+    ``competition``: the exponent alpha by which the number of completed units counts against them: 0 as in the paper,
+    1 weighs the open unit against the average earlier one. ``learn_competition``: alpha is learned for each layer and
+    head, from there on. It holds in all layers that have positions.
 
     >>> import torch, transformers
     >>> sizes = dict(vocab_size=9, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
@@ -49,9 +56,18 @@ def attach(
     ['by_turning.0.project.weight', 'by_turning.0.project.bias']
     """
     _check_model(model, backend)
+    if isinstance(competition, bool) or not isinstance(competition, int | float) or not math.isfinite(competition):
+        raise InputError(f"competition is {competition!r}: pass a number, 0 for none")
     register()
     rule = rule_of(units, tokenizer, marker)
-    adapter = Adapter(model, Segmenter(rule, max_length=max_length), gate_of(positions), backend)
+    adapter = Adapter(
+        model,
+        Segmenter(rule, max_length=max_length),
+        gate_of(positions),
+        backend,
+        competition=float(competition),
+        learn_competition=learn_competition,
+    )
     _check_length(adapter)
     adapter.hook()
     return model
@@ -65,7 +81,7 @@ def detach(model: nn.Module) -> nn.Module:
 
 def set_positions(model: nn.Module, positions: str | float) -> None:
     """Move the gate between global (1) and local (0) positions, as fine-tuning may do step by step."""
-    adapter_of(model).set_gate(gate_of(positions))
+    adapter_of(model).set(gate=gate_of(positions))
 
 
 def gate_of(positions: str | float) -> float:

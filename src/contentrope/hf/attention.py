@@ -17,8 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -28,6 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from contentrope.attention import backend_function
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
+from contentrope.hf.masks import Exponent, doubled_mask, last_or_padded, single_mask
 from contentrope.rotary import Rotation
 
 if TYPE_CHECKING:
@@ -82,12 +82,14 @@ def attend(
         _refuse_if_attached(module)
         return own(query, key, value, attention_mask, **options)
     adapter, frame = contentrope.adapter, contentrope.frame
-    layer = adapter.layers[cast(int, module.layer_idx)]
+    index = cast(int, module.layer_idx)
+    layer = adapter.layers[index]
     if layer.turning is None:
         return own(query, key, value, attention_mask, **options)
     if frame.zero and not torch.is_grad_enabled():
         return own(query, key, value, attention_mask, **options)
-    read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
+    competition = frame.competition_in(index)
+    read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, competition, options)
     if not frame.zero or options.get("dropout", 0.0):
         return read
     with torch.no_grad():
@@ -117,6 +119,7 @@ def _addressed(
     own: Attention,
     states: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
+    competition: Exponent,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     query, key, value = states
@@ -125,17 +128,26 @@ def _addressed(
     turned = turning.turn(query.transpose(1, 2), turns.query).transpose(1, 2)
     addressed = turning.turn(key.transpose(1, 2), _aligned(turns.key, key.shape[2])).transpose(1, 2)
     if query.shape[2] == 1:
-        return own(turned, addressed, value, mask, **options)
+        return own(
+            turned, addressed, value, single_mask(frame, mask, key.shape[2], competition, query.dtype), **options
+        )
     total = frame.columns.count
     seen_whole = key.shape[2] >= total and (layer.window is None or total <= layer.window)
     if layer.plain and frame.plain_mask and seen_whole:
-        return _by_backend(adapter.backend, frame, turned, key, addressed, value, options), None
+        return _by_backend(adapter.backend, frame, turned, key, addressed, value, competition, options), None
     doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
-    return own(turned, *doubled, _doubled_mask(frame, mask, key.shape[2]), **options)
+    return own(turned, *doubled, doubled_mask(frame, mask, key.shape[2], competition, query.dtype), **options)
 
 
 def _by_backend(
-    backend: str, frame: Frame, query: Tensor, key: Tensor, addressed: Tensor, value: Tensor, options: dict[str, Any]
+    backend: str,
+    frame: Frame,
+    query: Tensor,
+    key: Tensor,
+    addressed: Tensor,
+    value: Tensor,
+    competition: Exponent,
+    options: dict[str, Any],
 ) -> Float[Tensor, "batch queries heads head_dim"]:
     dropout, compiling = options.get("dropout", 0.0), torch.compiler.is_compiling()
     # Texts to be generated from are of all lengths, and some backends are compiled anew for each.
@@ -146,40 +158,13 @@ def _by_backend(
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     total = frame.columns.count
     keys = (x[:, :, :total] for x in (key, addressed, value))
-    out = function(query, *keys, frame.rule, dropout=dropout, scale=scale)
+    out = function(query, *keys, frame.rule, competition=competition, dropout=dropout, scale=scale)
     return out.transpose(1, 2).contiguous()
 
 
 def _aligned(rotation: Rotation, keys: int) -> Rotation:
     """The rotations of the columns that ``keys`` keys stand for: the last of them, or all and room behind."""
-    return Rotation(*(None if x is None else _last_or_padded(x, keys) for x in rotation))  # type: ignore[arg-type]
-
-
-def _last_or_padded(x: Tensor, keys: int) -> Tensor:
-    columns = x.shape[1]
-    if keys <= columns:
-        return x[:, columns - keys :]
-    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, keys - columns))
-
-
-def _doubled_mask(frame: Frame, mask: Tensor | None, keys: int) -> Tensor:
-    """The mask over addressed keys and, behind them, local ones: each pair of query and key is seen in one version."""
-    rule = frame.rule
-    same_unit = rule.query_unit[:, :, None] == _last_or_padded(rule.key_unit, keys)[:, None]
-    reads_local = (same_unit & ~rule.closes[..., None])[:, None]
-    if mask is None:
-        mask = _causal(frame, keys)
-    mask = mask[..., :keys]
-    hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
-    return torch.cat((mask.masked_fill(reads_local, hidden), mask.masked_fill(~reads_local, hidden)), dim=-1)
-
-
-def _causal(frame: Frame, keys: int) -> Bool[Tensor, "1 1 queries keys"]:
-    """What the model's own attention does without a mask."""
-    total, device = frame.columns.count, frame.rule.start.device
-    query_column = torch.arange(frame.offset, total, device=device)[:, None]
-    key_column = torch.arange(keys, device=device) + max(total - keys, 0)
-    return (key_column <= query_column)[None, None]
+    return Rotation(*(None if x is None else last_or_padded(x, keys) for x in rotation))  # type: ignore[arg-type]
 
 
 def _refuse_if_attached(module: nn.Module) -> None:

@@ -24,6 +24,8 @@ from contentrope.hf.addresses import NAME
 from contentrope.training.sharding import placed, whole
 
 WEIGHTS, SETTINGS, FORMAT = "contentrope.safetensors", "contentrope.json", 1
+RESTORED = ("gate", "competition")
+"""Settings that a model takes over from the file; in all others they must agree."""
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
@@ -39,7 +41,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
 
 def load(model: nn.Module, folder: str | Path) -> None:
-    """Fill the addresses of an attached model, and set its gate to the one they were saved with.
+    """Fill the addresses of an attached model, and set its gate and competition to what they were saved with.
 
     Refused, with the difference named, if they were made for another model, other units or another length.
     """
@@ -47,13 +49,15 @@ def load(model: nn.Module, folder: str | Path) -> None:
     settings, tensors = _read(folder) if (folder / WEIGHTS).exists() else _read_whole_model(folder)
     if settings.get("format", FORMAT) != FORMAT:
         raise CheckpointError(f"{folder} has format {settings['format']}, this version reads {FORMAT}")
-    gate = settings.pop("gate", None)
-    ours = {name: value for name, value in adapter.settings().items() if name != "gate"}
+    settings = {"competition": 0.0, "learn_competition": False, **settings}
+    restored = {name: settings.pop(name, None) for name in RESTORED}
+    ours = {name: value for name, value in adapter.settings().items() if name not in RESTORED}
     found = differences({"format": FORMAT, **ours}, {"format": FORMAT, **settings})
-    if found or not isinstance(gate, float):
-        raise CheckpointError(f"the addresses in {folder} do not fit: {'; '.join(found) or f'gate is {gate!r}'}")
+    found += [f"{name} is {value!r}" for name, value in restored.items() if not isinstance(value, float)]
+    if found:
+        raise CheckpointError(f"the addresses in {folder} do not fit: {'; '.join(found)}")
     _fill(adapter, tensors, folder)
-    adapter.set_gate(gate)
+    adapter.set(**restored)
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -48,12 +48,16 @@ class Frame:
     plain_mask: bool
     """Whether the mask is causal with padding and nothing else, so that a backend of the core can stand in."""
     zero: bool
-    """Whether all addresses are zero: then both versions of a key are one."""
+    """Whether all addresses are zero and units do not compete: then the model's own attention says the same."""
+    competition: float | Float[Tensor, "layers heads"] = 0.0
 
     @property
     def offset(self) -> int:
         """Columns read before this call."""
         return self.rule.offset
+
+    def competition_in(self, layer: int) -> float | Float[Tensor, "heads"]:
+        return self.competition[layer] if isinstance(self.competition, Tensor) else self.competition
 
     def positions(self, given: Int[Tensor, "rows seq"], gate: float) -> Tensor:
         """What the rotary embedding is told instead of the model's own positions: ``local + gate * start``."""
@@ -71,12 +75,13 @@ def frame_of(
     embedding: torch.nn.Module,
     *,
     plain_mask: bool,
+    competition: float = 0.0,
 ) -> Frame:
     """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them."""
     state = _state_before(segmenter, before, text)
     units, after = segmenter.advance(state, text.ids, valid=text.valid, ends=text.ends)
     columns = _with_new(before, text, units, after, addresses)
-    zero = addresses.are_zero()
+    zero = addresses.are_zero() and not competition
     if not (zero and not torch.is_grad_enabled()) and _completes_any(before, units):
         slot = units.unit - state.next_unit
         open_unit = None if before is None else _open_unit(before, state, segmenter.max_length, embedding)
@@ -93,7 +98,16 @@ def frame_of(
         offset=columns.count - text.ids.shape[1],
     )
     turns = tuple(_turns(angles, units) for angles in columns.angles)
-    return Frame(units=units, columns=columns, rule=rule, turns=turns, plain_mask=plain_mask, zero=zero)
+    return Frame(
+        units=units,
+        columns=columns,
+        rule=rule,
+        turns=turns,
+        plain_mask=plain_mask,
+        zero=zero,
+        # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
+        competition=competition if addresses.exponents is None else addresses.exponents.clone(),
+    )
 
 
 def _state_before(segmenter: Segmenter, before: Columns | None, text: Text) -> SegmenterState:

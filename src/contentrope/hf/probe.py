@@ -33,6 +33,8 @@ class Layer(NamedTuple):
     """Whether attention is scores, softmax and values and nothing else."""
     window: int | None
     """How many columns a query looks back at; None: all of them."""
+    heads: int
+    """Query heads."""
 
 
 class Seen(NamedTuple):
@@ -128,7 +130,7 @@ def layers_of(
         number = None if turning is None else _number(turning, turnings)
         kind, window = _kind_of_mask(model, index, together[index].options)
         plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
-        layers[index] = Layer(number, plain, window)
+        layers[index] = Layer(number, plain, window, together[index].query.shape[1])
     if not turnings:
         raise InputError(f"{type(model).__name__} turns none of its keys: it has no rotary positions to build on")
     return layers, turnings, [call.module for call in together.values()]
