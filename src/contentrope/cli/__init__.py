@@ -17,7 +17,7 @@ from contentrope.version import __version__
 __all__ = ["main"]
 
 
-RESUMABLE = ("reproduce", "train")
+RESUMABLE = ("reproduce", "train", "finetune")
 """Commands that continue where they were stopped."""
 
 

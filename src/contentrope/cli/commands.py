@@ -15,10 +15,11 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from contentrope.cli.evaluate import Evaluate
 from contentrope.cli.facts import Facts as ShowFacts
+from contentrope.cli.finetune import Finetune
 from contentrope.cli.generate import Generate
 from contentrope.cli.info import Info
 from contentrope.cli.report import Report
-from contentrope.cli.reproduce import Facts, Shakespeare, Timing
+from contentrope.cli.reproduce import Facts, Retrofit, Shakespeare, Timing
 from contentrope.cli.train import Train
 from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
 from contentrope.training import DivergedError, ProcessError
@@ -50,6 +51,7 @@ def parse(arguments: Sequence[str]) -> Command:
         Annotated[Shakespeare, subcommand("shakespeare")]
         | Annotated[Facts, subcommand("facts")]
         | Annotated[Timing, subcommand("timing")]
+        | Annotated[Retrofit, subcommand("retrofit")]
     )
     reproduce = subcommand(
         "reproduce",
@@ -60,6 +62,7 @@ def parse(arguments: Sequence[str]) -> Command:
         Annotated[Any, reproduce]
         | Annotated[Report, subcommand("report")]
         | Annotated[Train, subcommand("train")]
+        | Annotated[Finetune, subcommand("finetune")]
         | Annotated[Evaluate, subcommand("evaluate")]
         | Annotated[Generate, subcommand("generate")]
         | Annotated[ShowFacts, subcommand("facts")]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 from tyro.conf import Positional, arg
 
+from contentrope.cli.generate_hf import Sampling, checkpoint_named, generate_text
 from contentrope.cli.options import ALL, Device, chosen_device, one, require_seed
 from contentrope.cli.texts import encoded
 from contentrope.corpora import CharVocabulary, text_of
@@ -24,19 +25,23 @@ NEW_LINE = "\n"
 
 @dataclass(frozen=True)
 class Generate:
-    """Continue a prompt with a saved model, character by character. The prompt may be longer than any training window.
+    """Continue a prompt with a saved model, token by token. The prompt may be longer than any training window.
 
     Example: contentrope generate runs/mine --prompt "ROMEO:" --tokens 400 --temperature 0.8
+
+    A Hugging Face model, with addresses or without: contentrope generate --model runs/smol --prompt "Once"
     """
 
-    model: Positional[Annotated[Path, arg(metavar="MODEL_DIR")]]
-    """Folder that `contentrope train` wrote, or one with model.safetensors and vocabulary.json."""
+    folder: Positional[Annotated[Path | None, one(Path, "MODEL_DIR"), arg(help_behavior_hint="(or --model)")]] = None
+    """Folder that `contentrope train` or `finetune` wrote, or one with model.safetensors and vocabulary.json."""
+    model: Annotated[str | None, one(str, "MODEL"), arg(help_behavior_hint="(default: MODEL_DIR)")] = None
+    """The same as an option; also a folder with any Hugging Face model, or its name on the hub."""
     prompt: Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: a new line)")] = None
     """Text to continue."""
     prompt_file: Annotated[Path | None, one(Path, "PATH"), arg(help_behavior_hint="(default: none)")] = None
     """File with the text to continue, instead of --prompt."""
     tokens: int = 500
-    """Characters to add at most."""
+    """Characters, or tokens of a Hugging Face model, to add at most."""
     temperature: float = 1.0
     """Below 1 the likely characters become likelier; 0 always takes the likeliest."""
     top_k: Annotated[int | None, one(int, "INT"), ALL] = None
@@ -46,7 +51,7 @@ class Generate:
     seed: int = 0
     """Decides what is drawn: the same seed writes the same text again."""
     stop_at_unit_end: bool = False
-    """Stop at the end of the first line."""
+    """Stop at the end of the first unit, which is a line unless the model was trained otherwise."""
     samples: int = 1
     """Texts to write; a single one appears as it is drawn."""
     device: Device = None
@@ -56,8 +61,12 @@ class Generate:
         if self.samples < 1:
             raise InputError(f"samples must be at least 1, got {self.samples}")
         require_seed(self.seed)
-        device, prompt = chosen_device(self.device), self._prompt()
-        model, vocabulary = load_text_model(self.model, device=device)
+        name, device, prompt = self._name(), chosen_device(self.device), self._prompt()
+        checkpoint = checkpoint_named(name)
+        if checkpoint is not None and (self.model is not None or Path(name).exists()):
+            generate_text(checkpoint, prompt, self._sampling(), device)
+            return
+        model, vocabulary = load_text_model(name, device=device)
         ids = encoded(prompt, vocabulary)
         if ids.unseen:
             print(f"note: {ids.unseen} characters of the prompt are unseen in training", file=sys.stderr)
@@ -68,6 +77,15 @@ class Generate:
                 write_as_drawn(model, vocabulary, rows, prompt, self.tokens, options)
             else:
                 write_samples(model, vocabulary, rows, prompt, self.tokens, options)
+
+    def _name(self) -> str:
+        if (self.folder is None) == (self.model is None):
+            raise InputError("name one model: contentrope generate MODEL_DIR, or --model MODEL")
+        return str(self.folder) if self.model is None else self.model
+
+    def _sampling(self) -> Sampling:
+        names = ("tokens", "temperature", "top_k", "top_p", "stop_at_unit_end", "samples", "seed")
+        return Sampling(**{name: getattr(self, name) for name in names})
 
     def _prompt(self) -> str:
         if self.prompt is not None and self.prompt_file is not None:

@@ -86,7 +86,7 @@ class Train:
         corpus = load_corpus(self.text, characters=self.characters)
         settings = self._settings(config, corpus)
         console = SavingConsole(quiet=not is_first_process())
-        if self._is_finished(settings):
+        if holds_this_run(self.out / "train.json", settings):
             say(console, f"{self.out} is finished already.")
         else:
             self._train(config, corpus, settings, str(local_device(device)), console)
@@ -108,18 +108,6 @@ class Train:
             "train": asdict(config),
             "corpus": corpus.description,
         }
-
-    def _is_finished(self, settings: Mapping[str, Any]) -> bool:
-        path = self.out / "train.json"
-        if not path.exists():
-            return False
-        stored = read_json(path)
-        if not isinstance(stored, dict):
-            raise InputError(f"{path} is not what `contentrope train` writes; choose another folder, or delete it")
-        unlike = differences(settings, {name: stored.get(name) for name in settings})
-        if unlike:
-            raise InputError(f"{self.out} holds another finished run ({'; '.join(unlike)}); choose another folder")
-        return True
 
     def _train(
         self, config: TrainConfig, corpus: Corpus, settings: dict[str, Any], device: str, console: Console
@@ -144,6 +132,20 @@ class Train:
             found["environment"] = environment(device)
             write_json(self.out / "train.json", settings | found)
             shutil.rmtree(self.out / "checkpoint")  # train.json says that the run is finished
+
+
+def holds_this_run(path: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the file that a run writes last is there; refused if it was written by another one."""
+    if not path.exists():
+        return False
+    stored = read_json(path)
+    if not isinstance(stored, dict):
+        command = f"contentrope {path.stem}"
+        raise InputError(f"{path} is not what `{command}` writes; choose another folder, or delete it")
+    unlike = differences(settings, {name: stored.get(name) for name in settings})
+    if unlike:
+        raise InputError(f"{path.parent} holds another finished run ({'; '.join(unlike)}); choose another folder")
+    return True
 
 
 def _whole_model(stepper: Stepper, config: ModelConfig, device: str) -> Transformer | None:

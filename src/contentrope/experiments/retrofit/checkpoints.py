@@ -59,7 +59,7 @@ def config_of(name: str) -> Any:
 def had_or_refused(name: str) -> Iterator[None]:
     """Whatever loading raises becomes one sentence with a remedy; a missing hub must not look like a missing file."""
     try:
-        with _quiet():
+        with quiet():
             yield
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -74,7 +74,7 @@ def had_or_refused(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """transformers tells at length what it found, with bars of its own; what matters here is raised."""
     from transformers.utils import logging as told
 
@@ -122,7 +122,7 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        with _quiet():
+        with quiet():
             write(place)
         place.chmod(0o755)
         shutil.rmtree(folder, ignore_errors=True)
@@ -166,6 +166,7 @@ def attach_as_saved(model: Any, tokenizer: Any, folder: Path) -> Any:
         marker=units.get("marker"),
         max_length=saved["max_length"],
         competition=saved["competition"],
+        learn_competition=saved["learn_competition"],
     )
     if (folder / ADAPTER).exists():
         from peft import PeftModel

@@ -24,7 +24,9 @@ class LlamaSize:
 
     def __post_init__(self) -> None:
         if min(self.dim, self.layers, self.heads) < 1 or self.dim % (2 * self.heads):
-            raise InputError(f"dim {self.dim} must divide into heads {self.heads} of an even size, and layers be positive")
+            raise InputError(
+                f"dim {self.dim} must divide into heads {self.heads} of an even size, and layers be positive"
+            )
         if not 0.0 <= self.dropout < 1.0:
             raise InputError(f"dropout must be at least 0 and below 1, got {self.dropout}")
 

@@ -28,6 +28,8 @@ class Addresses:
     """all weights; lora: low-rank changes and the addresses; addresses: nothing else."""
     competition: float = 1.0
     """Exponent of the number of units, against which the open unit is weighed."""
+    learn_competition: bool = False
+    """For each layer and head, from there on."""
     rank: int = 16
     """Of LoRA."""
 
@@ -76,7 +78,7 @@ class Conversion:
 def parse_conversion(name: str) -> Conversion:
     """
     >>> parse_conversion("content:train=lora").options
-    Addresses(positions='gated', train='lora', competition=1.0, rank=16)
+    Addresses(positions='gated', train='lora', competition=1.0, learn_competition=False, rank=16)
     >>> parse_conversion("pi:factor=8").factor
     8
     """

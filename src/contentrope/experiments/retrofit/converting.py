@@ -45,6 +45,7 @@ def with_addresses(
         marker=marker,
         max_length=longest_unit,
         competition=options.competition,
+        learn_competition=options.learn_competition,
     )
     segmenter, rotary = chf.adapter_of(model).segmenter, tuple(rotary_modules(model.base_model))
     if options.train == "addresses":

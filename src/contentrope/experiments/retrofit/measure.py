@@ -134,9 +134,7 @@ class Retrofit(Configured):
         with seeded(seed):  # LoRA begins at random
             return converted(self.config, variant, self.original_of(out, seed), self.tokenizer, device)
 
-    def _train(
-        self, variant: str, seed: int, stepper: Stepper, windows: Batches, out: Path, tell: Tell
-    ) -> StepReport:
+    def _train(self, variant: str, seed: int, stepper: Stepper, windows: Batches, out: Path, tell: Tell) -> StepReport:
         from contentrope.experiments.retrofit.reader import Gated
 
         config, folder = self.config, folder_of(out, variant, seed)

@@ -17,7 +17,7 @@ from contentrope.units import Segmenter
 
 
 class Reader(nn.Module):
-    """``model`` is a causal language model, wrapped (PEFT) or not. One with addresses is given its segmenter."""
+    """``model`` is a causal language model, wrapped (PEFT) or not. One with addresses comes with its segmenter."""
 
     def __init__(self, model: Any, segmenter: Segmenter | None = None, rotary: tuple[nn.Module, ...] = ()) -> None:
         super().__init__()
@@ -25,8 +25,9 @@ class Reader(nn.Module):
         self.segmenter = segmenter
         self._moved: Tensor | None = None
         if segmenter is not None:
-            # Rules keep tables by device; one that is first made inside a captured update would be made again and again.
-            self._positions(*(torch.zeros(1, *more, device=model.device, dtype=torch.int64) for more in ((1,), ())))
+            # Rules keep tables by device; one that is first made inside a compiled update would have it compiled twice.
+            token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+            self._positions(token, gate=torch.zeros(1, device=model.device))
         for module in rotary:
             # Behind the adapter's own hook, which knows one gate for all calls.
             module.register_forward_pre_hook(self._place, with_kwargs=True)
@@ -34,8 +35,10 @@ class Reader(nn.Module):
     def forward(
         self, ids: Int[Tensor, "rows seq"], gate: Float[Tensor, "rows"] | None = None
     ) -> Float[Tensor, "rows seq vocab"]:
-        """``gate``: how far positions are global (1) or local (0), instead of the model's own gate. A tensor: a captured
-        update must not know it by value."""
+        """``gate``: how far positions are global (1) or local (0), instead of the model's own gate.
+
+        A tensor, as a captured update must not know it by value.
+        """
         self._moved = None if gate is None else self._positions(ids, gate)
         logits = self.model(input_ids=ids, use_cache=False).logits
         self._moved = None

@@ -36,6 +36,6 @@ def main_tables(results: Results) -> list[tuple[str, Table]]:
 
 def closing_words(results: Results) -> str:
     return (
-        f"The original was trained on windows of {training_length(results):,}, and so were its conversions; the last column "
-        "is the perplexity at the longest windows against the original's at that length."
+        f"The original was trained on windows of {training_length(results):,}, and so were its conversions; the last "
+        "column is the perplexity at the longest windows against the original's at that length."
     )

@@ -18,8 +18,8 @@ PICTURE = "Perplexity by length, one line per conversion of the same original; t
 VARIANTS = {
     UNTOUCHED: "the original as it is",
     "rope": "the original, trained on for as many steps",
-    "content": "content addresses; positions local at once, or gated from global to local; all weights trained, LoRA and "
-    "the addresses, or the addresses alone",
+    "content": "content addresses; positions gated from global to local, or local at once; all weights trained, LoRA "
+    "and the addresses, or the addresses alone",
     "pi, ntk, yarn": "frequencies rescaled by a factor, then trained for as many steps at the same length",
 }
 
