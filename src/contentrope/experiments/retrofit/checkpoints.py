@@ -45,7 +45,8 @@ def load_model(
         config = AutoConfig.from_pretrained(name)
         if rope is not None:
             config.rope_parameters = {**(config.rope_parameters or {}), **rope}
-        return AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype).to(device)
+        model: Any = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
+    return model.to(device)
 
 
 def config_of(name: str) -> Any:

@@ -73,6 +73,13 @@ def units_named(name: str) -> str | int:
     return int(name) if name.isdecimal() else name
 
 
+def check_units(name: str, tokenizer: Any) -> None:
+    """Refuse what :func:`contentrope.hf.attach` would, before anything is trained."""
+    from contentrope.hf.units import rule_of
+
+    rule_of(units_named(name), tokenizer, None)
+
+
 def rescaled(conversion: Conversion, config: Any, length: int) -> dict[str, Any] | None:
     """The rotary settings of a rescaling, in transformers' words; None: as they are."""
     scheme = conversion.scheme

@@ -79,9 +79,11 @@ class Retrofit(Configured):
 
     def check(self) -> None:
         from contentrope.experiments.retrofit.checkpoints import config_of, require_transformers
+        from contentrope.experiments.retrofit.converting import check_units
 
         options = [parse_conversion(variant).addresses for variant in self.variants]
         require_transformers(peft=any(found is not None and found.train == "lora" for found in options))
+        check_units(self.config.units, self.tokenizer)
         if self.config.model is not None:
             config_of(self.config.model)
         self.config.scored_tokens(len(self.ids.held_out))

@@ -45,7 +45,9 @@ def _original(results: Results) -> str | None:
 def _conversion(results: Results) -> str:
     length = training_length(results)
     windows = f"windows of {length:,} {along(results).split()[0]}" if length else "windows of text"
-    return training(results, f"{windows}, for the conversion", "windows")
+    # Without the other training in the settings, steps and rate are those of the conversion.
+    alone = {name: part for name, part in results["config"].items() if name != "pretraining"}
+    return training({**results, "config": alone}, f"{windows}, for the conversion", "windows")
 
 
 def _reading(results: Results) -> str | None:

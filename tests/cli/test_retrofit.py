@@ -1,0 +1,99 @@
+"""``contentrope reproduce retrofit``: its options, and a run with one's own checkpoint."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contentrope.cli import main
+from contentrope.cli.reproduce import Retrofit
+from contentrope.errors import InputError
+from contentrope.experiments.retrofit import PRESETS
+from contentrope.results import read_json
+
+if not importlib.util.find_spec("transformers"):
+    pytest.skip("needs transformers", allow_module_level=True)
+
+from tests.experiments.retrofit.tiny import TINY, saved_original
+
+
+@pytest.fixture(autouse=True)
+def tiny_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+
+
+def tiny(out: Path, *more: str) -> list[str]:
+    return ["reproduce", "retrofit", "--preset", "tiny", "--device", "cpu", "--out", str(out), *more]
+
+
+def test_a_preset_is_taken_as_it_is() -> None:
+    for name, config in PRESETS.items():
+        assert Retrofit(preset=name).settings() == (config, name)
+    with pytest.raises(InputError, match="unknown preset 'beyond'; choose quick, paper"):
+        Retrofit(preset="beyond").settings()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"steps": 2}, {"training": replace(TINY.training, steps=2)}),
+        ({"original_steps": 10}, {"pretraining": replace(TINY.pretraining, steps=10, warmup=1)}),
+        (
+            {"batch_size": 4},
+            {
+                "training": replace(TINY.training, batch_size=4),
+                "pretraining": replace(TINY.pretraining, batch_size=4),
+            },
+        ),
+        ({"model": "there"}, {"model": "there"}),
+        ({"text": ("a.txt", "b.txt")}, {"text": ("a.txt", "b.txt"), "characters": None}),
+        ({"text": ("a.txt",), "characters": 9}, {"text": ("a.txt",), "characters": 9}),
+        ({"units": "sentence", "length": 8, "times": (2,)}, {"units": "sentence", "length": 8, "times": (2,)}),
+    ],
+)
+def test_whatever_changes_the_numbers_is_custom(change: dict, expected: dict) -> None:
+    assert Retrofit(preset="tiny", **change).settings() == (replace(TINY, **expected), "custom")
+
+
+def test_ones_own_checkpoint_and_how_to_repeat_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved_original(tmp_path / "mine")
+    (tmp_path / "text.txt").write_text("abc de\nfgh\nab\n" * 400)
+    out = tmp_path / "out"
+    assert main(tiny(out, "--model", str(folder), "--text", str(tmp_path / "text.txt"))) == 0
+    printed = capsys.readouterr().out
+    results = read_json(out / "results.json")
+    value = results["variants"]["content:positions=gated"]["runs"]["0"]["perplexity"]["64"]
+    assert f"{value:.2f} at 64" in printed
+    assert "Perplexity by tokens read" in printed
+    for name in ("results.json", "report.md", "report.html", "curve.svg"):
+        assert f"written: {out / name}" in printed
+    line = next(x for x in (out / "report.md").read_text().splitlines() if x.startswith("contentrope reproduce"))
+    words = shlex.split(line)[1:]
+    words[words.index("--out") + 1] = str(tmp_path / "again")
+    assert main([*words, "--device", "cpu"]) == 0
+    assert read_json(tmp_path / "again" / "results.json")["config"] == results["config"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--variants", "alibi"], "no conversion 'alibi'"),
+        (["--model", "/nowhere/model"], "there is no folder '/nowhere/model'"),
+        (["--text", "nowhere.txt"], "there is no file or folder 'nowhere.txt'"),
+        (["--units", "verse"], "units 'verse' is no kind of text"),
+        (["--length", "300"], "do not fit"),
+    ],
+)
+def test_refused_settings_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert main(tiny(tmp_path, *more)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())

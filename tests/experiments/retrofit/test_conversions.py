@@ -1,0 +1,86 @@
+"""The names of what is compared, and what they do to a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from contentrope.config import ModelConfig
+from contentrope.errors import InputError
+from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
+from contentrope.experiments.retrofit.conversions import parse_conversion
+from contentrope.experiments.retrofit.converting import converted
+from contentrope.schemes.ntk import NtkAware
+from contentrope.schemes.pi import PositionInterpolation
+from tests.experiments.retrofit.tiny import TINY, TOKENIZER, saved_original
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("telepathy", "no conversion 'telepathy'; there are untouched, content, rope, pi, ntk, yarn"),
+        ("alibi", "no conversion 'alibi'"),
+        ("content:positions=nowhere", "positions must be one of gated, local; got 'nowhere'"),
+        ("content:train=some", "train must be one of all, lora, addresses; got 'some'"),
+        ("content:rank=0", "rank must be at least 1, got 0"),
+        ("content:factor=2", "has no option factor"),
+        ("pi:factor=0.5", "factor must be at least 1, got 0.5"),
+        ("rope:factor=2", "has no option factor"),
+        ("untouched:factor=2", "no conversion 'untouched:factor=2'"),
+    ],
+)
+def test_what_is_no_conversion_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        RetrofitConfig(variants=(name,))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": 0}, "seeds must be an integer of at least 1"),
+        ({"times": ()}, "times must name one or more"),
+        ({"length": 0}, "length and times must be at least 1"),
+        ({"gate_share": 0.0}, "gate_share must be above 0"),
+    ],
+)
+def test_settings_are_checked(change: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(TINY, **change)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_a_conversion_takes_a_tenth_of_the_training_at_most(preset: RetrofitConfig) -> None:
+    assert 10 * preset.training.steps <= preset.pretraining.steps
+    assert preset.training.batch_size == preset.pretraining.batch_size
+    assert max(preset.lengths) == 16 * preset.length
+    schemes = {parse_conversion(name).scheme for name in preset.variants}
+    assert schemes == {"untouched", "rope", "content", "pi", "ntk", "yarn"}
+
+
+def frequencies(variant: str, folder: Path) -> torch.Tensor:
+    reader = converted(TINY, variant, str(saved_original(folder)), TOKENIZER, "cpu")
+    return reader.model.base_model.rotary_emb.inv_freq
+
+
+def test_rescaled_frequencies_are_those_of_our_own_baselines(tmp_path: Path) -> None:
+    settings = {"vocab_size": 9, "dim": 16, "layers": 1, "heads": 2, "terminators": (0,)}
+    for scheme, kind in (("pi", PositionInterpolation), ("ntk", NtkAware)):
+        ours = kind(ModelConfig(**settings, scheme=scheme, options={"factor": 8})).rotations.inverse_frequency
+        torch.testing.assert_close(frequencies(f"{scheme}:factor=8", tmp_path), ours[0].float())
+    plain, yarn = frequencies("rope", tmp_path), frequencies("yarn:factor=8", tmp_path)
+    torch.testing.assert_close(yarn[-1], plain[-1] / 8)
+    assert yarn[0] > plain[0] / 8
+
+
+@pytest.mark.parametrize(("train", "few"), [("all", False), ("lora", True), ("addresses", True)])
+def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Path) -> None:
+    reader = converted(TINY, f"content:train={train},rank=1", str(saved_original(tmp_path)), TOKENIZER, "cpu")
+    trained = {name for name, weight in reader.named_parameters() if weight.requires_grad}
+    assert any("contentrope" in name and name.endswith("project.weight") for name in trained)
+    assert any("lora_A" in name for name in trained) == (train == "lora")
+    assert any(name.endswith("embed_tokens.weight") for name in trained) == (not few)
+    assert all("contentrope" in name for name in trained) == (train == "addresses")
