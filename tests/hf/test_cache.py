@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StaticCache
+from transformers.cache_utils import Cache, DynamicLayer
 
 import contentrope as cr
 import contentrope.hf as chf
+from contentrope.hf.rotary import Turning
 from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, enliven, logits, padded_dtype, random_ids, tiny
 
 every = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -212,6 +215,65 @@ def test_a_call_that_fails_leaves_no_half_written_cache_behind(monkeypatch: pyte
     with pytest.raises(cr.CacheError, match="did not finish"):
         logits(model, ids[:, 4:], past_key_values=cache)
     assert logits(model, ids).shape == (1, 9, 64)
+
+
+def test_a_call_that_fails_while_keys_are_turned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer has turned its keys, the second has not: cropping to where the call began cannot undo that."""
+    model, ids = attached("llama"), random_ids(1, 9, end_rate=0.0)
+    ids[0, 6] = TERMINATOR
+    cache = DynamicCache(config=model.config)
+    logits(model, ids[:, :4], past_key_values=cache)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.model.layers[0].mlp, "forward", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            logits(model, ids[:, 4:], past_key_values=cache)
+    with pytest.raises(cr.CacheError, match="did not finish"):
+        cache.crop(-5)
+    with pytest.raises(cr.CacheError, match="some of its keys are turned"):
+        logits(model, ids[:, 4:], past_key_values=cache)
+
+
+@some
+@pytest.mark.parametrize("kind", [DynamicCache, StaticCache])
+def test_a_token_that_completes_nothing_turns_no_key(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = attached(name), random_ids(1, 12, end_rate=0.0)
+    ids[0, [3, 9]] = TERMINATOR
+    turned: list[int] = []
+    real = Turning.turn
+    monkeypatch.setattr(Turning, "turn", lambda self, x, r: turned.append(x.shape[1]) or real(self, x, r))
+    room = {"max_cache_len": 12} if kind is StaticCache else {}
+    cache = kind(config=model.config, **room)
+    logits(model, ids[:, :6], past_key_values=cache)
+    for t in range(6, 12):
+        turned.clear()
+        logits(model, ids[:, t : t + 1], past_key_values=cache)
+        assert bool(turned) == (t == 9)
+        assert max(turned, default=0) <= 6, "only the keys of the completed unit are turned"
+
+
+def test_a_copied_cache_goes_its_own_way() -> None:
+    model, ids = attached("llama"), random_ids(1, 20)
+    expected = logits(model, ids)
+    cache = DynamicCache(config=model.config)
+    logits(model, ids[:, :9], past_key_values=cache)
+    other = copy.deepcopy(cache)
+    logits(model, random_ids(1, 8, seed=4), past_key_values=other)
+    other.crop(-8)
+    for one in (cache, other):
+        same(in_chunks(model, ids[:, 9:], (2, 1), one), expected[:, 9:])
+
+
+def test_caches_that_hold_keys_otherwise_are_refused() -> None:
+    class Rounded(DynamicLayer):
+        """Stands for layers that do not hand back what they were given."""
+
+    model = attached("llama")
+    with pytest.raises(cr.CacheError, match=r"Rounded does not allow.*DynamicCache"):
+        logits(model, random_ids(1, 5), past_key_values=Cache(layer_class_to_replicate=Rounded))
 
 
 def test_threads_do_not_meet() -> None:

@@ -70,11 +70,7 @@ def leaky_frame(*args: Any, **kwargs: Any) -> frame.Frame:
     """The paper's formula taken at its word: every query carries the address of its own unit, open or not."""
     made = frame.frame_of(*args, **kwargs)
     every_query = torch.ones_like(made.rule.closes)
-    seq = every_query.shape[1]
-    turns = tuple(
-        frame.Turns(type(t.key)(*(None if x is None else x[:, -seq:] for x in t.key)), t.key) for t in made.turns
-    )
-    return replace(made, rule=replace(made.rule, closes=every_query, memo={}), turns=turns)
+    return replace(made, rule=replace(made.rule, closes=every_query, memo={}), queries=made.window.rotations)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "glm"])

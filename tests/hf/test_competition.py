@@ -62,11 +62,11 @@ def test_caps_and_sinks_are_left_as_they_are(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(attention, "_addressed", keep)
     logits(model, ids, use_cache=False)
     assert len(calls) == 2
-    for adapter, layer, frame, states, (_, alpha, options), found in calls:
-        turning, turns = adapter.turnings[layer.turning], frame.turns[layer.turning]
+    for adapter, layer, frame, states, (_, options), found in calls:
+        turning, alpha = adapter.turnings[layer.turning], frame.competition_in(layer.index)
         query, key, value = states
-        query = turning.turn(query.transpose(1, 2), turns.query).transpose(1, 2)
-        addressed = turning.turn(key.transpose(1, 2), turns.key).transpose(1, 2)
+        query = turning.turn(query.transpose(1, 2), frame.queries[layer.turning]).transpose(1, 2)
+        addressed = turning.turn(key.transpose(1, 2), frame.window.rotations[layer.turning]).transpose(1, 2)
         keys, addressed, value = (x.repeat_interleave(2, dim=1) for x in (key, addressed, value))
         same_unit, visible = same_unit_and_visible(frame.rule)
         reads_local = (same_unit & ~frame.rule.closes[..., None])[:, None]

@@ -19,6 +19,7 @@ from contentrope.hf.attention import KEYWORD, Carried, name_of
 from contentrope.hf.frame import Frame, Text, frame_of
 from contentrope.hf.inputs import check_cache, checkpoints_reentrantly, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
+from contentrope.hf.rotary import Turning
 from contentrope.hf.state import columns_layer
 from contentrope.hf.units import describe
 from contentrope.rotary import at_least_float32
@@ -56,6 +57,12 @@ class Adapter:
         self.disable_compile: bool | None = None
         # From the decoder's hook to the rotary embedding's, within one call of one thread.
         self.running: dict[int, Frame] = {}
+
+    @property
+    def turning_by_layer(self) -> dict[int, tuple[int, Turning]]:
+        """Its number, and what it is; layers without positions are left out."""
+        numbers = {index: layer.turning for index, layer in self.layers.items()}
+        return {index: (n, self.turnings[n]) for index, n in numbers.items() if n is not None}
 
     @property
     def addresses(self) -> Any:
@@ -144,17 +151,16 @@ class Adapter:
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends = kwargs.pop("unit_ends", None)
-        before = None
-        if cache is not None:
-            before = columns_layer(cache, len(self.layers)).columns
-            check_cache(cache, before, ids)
-        offset = 0 if before is None else before.count
+        store = None if cache is None else columns_layer(cache, len(self.layers), self.turning_by_layer)
+        if cache is not None and store is not None:
+            check_cache(cache, store.columns, ids)
+        offset = 0 if store is None else store.get_seq_length()
         valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
         refuse_packed(kwargs, cache)
         text = Text(ids, valid, ends)
         embedding = self.model.get_input_embeddings()
         frame = frame_of(
-            text, before, self.segmenter, self.addresses, embedding, plain_mask=plain, competition=self.competition
+            text, store, self.segmenter, self.addresses, embedding, plain_mask=plain, competition=self.competition
         )
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
@@ -180,9 +186,8 @@ class Adapter:
     def finish(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """After the decoder: the cache remembers the call, unless it failed."""
         frame = self.running.pop(_thread(), None)
-        cache = kwargs.get("past_key_values")
-        if frame is not None and output is not None and cache is not None:
-            columns_layer(cache, len(self.layers)).columns = frame.columns
+        if frame is not None and output is not None:
+            frame.commit()
 
     def _refuse_what_would_be_lost(self) -> None:
         if self.missing:

@@ -27,8 +27,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from contentrope.attention import backend_function
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
-from contentrope.hf.masks import Exponent, doubled_mask, last_or_padded, single_mask
-from contentrope.rotary import Rotation
+from contentrope.hf.keys import readdressed, settle
+from contentrope.hf.masks import Exponent, doubled_mask, single_mask
 
 if TYPE_CHECKING:
     from contentrope.hf.adapter import Adapter
@@ -82,15 +82,13 @@ def attend(
         _refuse_if_attached(module)
         return own(query, key, value, attention_mask, **options)
     adapter, frame = contentrope.adapter, contentrope.frame
-    index = cast(int, module.layer_idx)
-    layer = adapter.layers[index]
+    if frame.as_it_stands:
+        return own(query, key, value, attention_mask, **options)
+    layer = adapter.layers[cast(int, module.layer_idx)]
     if layer.turning is None:
-        return own(query, key, value, attention_mask, **options)
-    if frame.zero and not torch.is_grad_enabled():
-        return own(query, key, value, attention_mask, **options)
-    competition = frame.competition_in(index)
-    read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, competition, options)
-    if not frame.zero or options.get("dropout", 0.0):
+        return own(query, key, value, single_mask(frame, attention_mask, key.shape[2], 0.0, query.dtype), **options)
+    read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
+    if not frame.zero or frame.rule.query_memory is not None or options.get("dropout", 0.0):
         return read
     with torch.no_grad():
         exact, weights = own(query, key, value, attention_mask, **options)
@@ -119,24 +117,45 @@ def _addressed(
     own: Attention,
     states: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
-    competition: Exponent,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     query, key, value = states
-    number = cast(int, layer.turning)
-    turning, turns = adapter.turnings[number], frame.turns[number]
-    turned = turning.turn(query.transpose(1, 2), turns.query).transpose(1, 2)
-    addressed = turning.turn(key.transpose(1, 2), _aligned(turns.key, key.shape[2])).transpose(1, 2)
-    if query.shape[2] == 1:
-        return own(
+    competition = frame.competition_in(layer.index)
+    single = query.shape[2] == 1
+    if frame.window is None:
+        turned, addressed = query, key
+    else:
+        number = cast(int, layer.turning)
+        turning = adapter.turnings[number]
+        turned = turning.turn(query.transpose(1, 2), frame.queries[number]).transpose(1, 2)
+        store = _store(frame, layer)
+        in_place = single and not torch.is_grad_enabled()
+        addressed = readdressed(key, store, frame.window, number, turning, in_place=in_place)
+    if single:
+        read = own(
             turned, addressed, value, single_mask(frame, mask, key.shape[2], competition, query.dtype), **options
         )
-    total = frame.columns.count
-    seen_whole = key.shape[2] >= total and (layer.window is None or total <= layer.window)
-    if layer.plain and frame.plain_mask and seen_whole:
-        return _by_backend(adapter.backend, frame, turned, key, addressed, value, competition, options), None
-    doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
-    return own(turned, *doubled, doubled_mask(frame, mask, key.shape[2], competition, query.dtype), **options)
+    elif layer.plain and frame.plain_mask and _sees_whole(layer, frame, key):
+        read = _by_backend(adapter.backend, frame, turned, key, addressed, value, competition, options), None
+    else:
+        doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
+        read = own(turned, *doubled, doubled_mask(frame, mask, key.shape[2], competition, query.dtype), **options)
+    if frame.window is not None and addressed is not key:
+        settle(store, addressed, frame.window)
+    return read
+
+
+def _store(frame: Frame, layer: Layer) -> Any:
+    """The layer of the cache that has just been given the call's keys; about to be turned, it is marked."""
+    if frame.store is None:
+        return None
+    frame.store.half_turned = True
+    return frame.store.layers[layer.index]
+
+
+def _sees_whole(layer: Layer, frame: Frame, key: Tensor) -> bool:
+    """Whether all columns are here, and no query looks back at only some of them."""
+    return key.shape[2] >= frame.total and (layer.window is None or frame.total <= layer.window)
 
 
 def _by_backend(
@@ -156,15 +175,9 @@ def _by_backend(
         backend = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
     function = backend_function(backend, query, dropout=dropout, cached=cached)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    total = frame.columns.count
-    keys = (x[:, :, :total] for x in (key, addressed, value))
+    keys = (x[:, :, : frame.total] for x in (key, addressed, value))
     out = function(query, *keys, frame.rule, competition=competition, dropout=dropout, scale=scale)
     return out.transpose(1, 2).contiguous()
-
-
-def _aligned(rotation: Rotation, keys: int) -> Rotation:
-    """The rotations of the columns that ``keys`` keys stand for: the last of them, or all and room behind."""
-    return Rotation(*(None if x is None else last_or_padded(x, keys) for x in rotation))  # type: ignore[arg-type]
 
 
 def _refuse_if_attached(module: nn.Module) -> None:

@@ -6,7 +6,7 @@ checkpointing layers run again after later calls have begun.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention import PairRule
+from contentrope.attention.pairs import no_competition
 from contentrope.hf.addresses import OpenUnit
-from contentrope.hf.state import Columns
+from contentrope.hf.keys import Window
+from contentrope.hf.state import Columns, ColumnsLayer
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import Segmenter, SegmenterState, Units
 
@@ -31,30 +33,34 @@ class Text(NamedTuple):
     """The caller's own unit ends, instead of the rule's."""
 
 
-class Turns(NamedTuple):
-    """For one turning of the model: what queries and the keys of all columns are turned by towards their address."""
-
-    query: Rotation
-    key: Rotation
-
-
 @dataclass(frozen=True, kw_only=True)
 class Frame:
     units: Units
-    columns: Columns
-    """All columns read so far, this call's among them."""
+    after: SegmenterState
     rule: PairRule
-    turns: tuple[Turns, ...]
+    store: ColumnsLayer | None
+    """Of the cache that the call goes on with."""
+    window: Window | None
+    """The columns whose keys are turned; None: the call completes no unit, or all addresses are zero."""
+    queries: tuple[Rotation, ...]
+    """For each turning of the model, what queries are turned by: those that close a unit carry its address."""
     plain_mask: bool
     """Whether the mask is causal with padding and nothing else, so that a backend of the core can stand in."""
     zero: bool
     """Whether all addresses are zero and units do not compete: then the model's own attention says the same."""
-    competition: float | Float[Tensor, "layers heads"] = 0.0
+    competition: float | Float[Tensor, "layers heads"]
+    as_it_stands: bool
+    """Whether the model's own attention does all there is to do, given the keys that the cache holds."""
 
     @property
     def offset(self) -> int:
         """Columns read before this call."""
         return self.rule.offset
+
+    @property
+    def total(self) -> int:
+        """Columns read so far, this call's among them."""
+        return self.rule.offset + self.rule.query_count
 
     def competition_in(self, layer: int) -> float | Float[Tensor, "heads"]:
         return self.competition[layer] if isinstance(self.competition, Tensor) else self.competition
@@ -66,10 +72,16 @@ class Frame:
         local = self.units.local.to(given.device)
         return local if gate == 0.0 else local + gate * (given - local)
 
+    def commit(self) -> None:
+        """The cache remembers the call."""
+        if self.store is not None and self.store.columns is not None:
+            self.store.columns.commit(self.total, self.after, self.window, padded=self.units.padded)
+            self.store.half_turned = False
+
 
 def frame_of(
     text: Text,
-    before: Columns | None,
+    store: ColumnsLayer | None,
     segmenter: Segmenter,
     addresses: Any,
     embedding: torch.nn.Module,
@@ -78,110 +90,141 @@ def frame_of(
     competition: float = 0.0,
 ) -> Frame:
     """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them."""
-    state = _state_before(segmenter, before, text)
-    units, after = segmenter.advance(state, text.ids, valid=text.valid, ends=text.ends)
-    columns = _with_new(before, text, units, after, addresses)
+    columns = None if store is None else store.begin(len(text.ids), text.ids.device)
+    before = _state_before(segmenter, columns, text)
+    units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends)
+    if columns is not None:
+        columns.note(text.ids, units, ends_given=text.ends is not None)
     zero = addresses.are_zero() and not competition
-    if not (zero and not torch.is_grad_enabled()) and _completes_any(before, units):
-        slot = units.unit - state.next_unit
-        open_unit = None if before is None else _open_unit(before, state, segmenter.max_length, embedding)
-        by_slot = addresses(embedding(text.ids), units, slot, open_unit)
-        columns = replace(columns, angles=_addressed(columns, by_slot, state, after))
-    rule = PairRule(
-        query_unit=units.unit,
-        key_unit=columns.unit,
-        start=units.start,
-        closes=units.closes,
-        query_valid=units.valid if columns.padded else None,
-        key_valid=columns.valid if columns.padded else None,
-        query_memory=None,
-        offset=columns.count - text.ids.shape[1],
-    )
-    turns = tuple(_turns(angles, units) for angles in columns.angles)
+    is_untouched = zero and not torch.is_grad_enabled()
+    # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
+    exponents = competition if addresses.exponents is None else addresses.exponents.clone()
+    window, queries = None, ()
+    if not is_untouched and _completes_any(columns, units):
+        reading = _Reading(text, units, before, after, columns)
+        window = _window(reading, addresses, embedding, segmenter.max_length)
+        queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
     return Frame(
         units=units,
-        columns=columns,
-        rule=rule,
-        turns=turns,
+        after=after,
+        rule=_rule(columns, units),
+        store=store,
+        window=window,
+        queries=queries,
         plain_mask=plain_mask,
         zero=zero,
-        # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
-        competition=competition if addresses.exponents is None else addresses.exponents.clone(),
+        competition=exponents,
+        as_it_stands=not units.has_memory
+        and window is None
+        and (is_untouched or (units.seq_length == 1 and no_competition(exponents))),
     )
 
 
-def _state_before(segmenter: Segmenter, before: Columns | None, text: Text) -> SegmenterState:
+class _Reading(NamedTuple):
+    """A call between the columns before it and those after it."""
+
+    text: Text
+    units: Units
+    before: SegmenterState
+    after: SegmenterState
+    columns: Columns | None
+
+    @property
+    def slot(self) -> Int[Tensor, "batch seq"]:
+        """The token's unit, counted from the one that was open before this call."""
+        return self.units.unit - self.before.next_unit
+
+
+def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> SegmenterState:
     """The segmenter's state after the cached columns, read again after a rollback."""
-    if before is not None and before.segmenter is not None:
-        return before.segmenter
+    if columns is not None and columns.segmenter is not None:
+        return columns.segmenter
     state = segmenter.initial(len(text.ids), text.ids.device)
-    if before is None:
+    if columns is None or not columns.count:
         return state
     # The rule must not see tokens whose ends the caller gave: run by run, as they were read.
-    changes = (before.given[0, 1:] != before.given[0, :-1]).nonzero()[:, 0] + 1
-    edges = [0, *changes.tolist(), before.count]
+    given = columns.fact("given")[0]
+    edges = [0, *((given[1:] != given[:-1]).nonzero()[:, 0] + 1).tolist(), columns.count]
     for begin, end in pairwise(edges):
-        ends = before.closes[:, begin:end] if bool(before.given[0, begin]) else None
-        valid = before.valid[:, begin:end] if before.padded else None
-        _, state = segmenter.advance(state, before.ids[:, begin:end], valid=valid, ends=ends)
+        ends = columns.fact("closes", begin, end).bool() if bool(given[begin]) else None
+        valid = columns.fact("valid", begin, end).bool() if columns.padded else None
+        _, state = segmenter.advance(state, columns.fact("ids", begin, end), valid=valid, ends=ends)
     return state
 
 
-def _completes_any(before: Columns | None, units: Units) -> bool:
+def _completes_any(columns: Columns | None, units: Units) -> bool:
     """A single token after others mostly closes nothing: decoding pays for no address then."""
-    if before is None or units.seq_length > 1 or torch.compiler.is_compiling():
+    if columns is None or not columns.count or units.seq_length > 1 or torch.compiler.is_compiling():
         return True
     return bool(units.closes.any())
 
 
-def _with_new(before: Columns | None, text: Text, units: Units, after: SegmenterState, addresses: Any) -> Columns:
-    size, dtype = text.ids.shape, addresses.dtype
-    new = Columns(
-        ids=text.ids,
-        valid=units.valid,
-        unit=units.unit,
-        local=units.local,
+def _rule(columns: Columns | None, units: Units) -> PairRule:
+    if columns is None:
+        return PairRule.among(units)
+    # A single token is read by the model's own attention, which is told of padding by its own mask.
+    padded = (columns.padded or units.padded) and units.seq_length > 1
+    total = columns.count + units.seq_length
+    return PairRule(
+        query_unit=units.unit,
+        key_unit=columns.fact("unit", 0, total),
+        start=units.start,
         closes=units.closes,
-        given=torch.full_like(units.closes, text.ends is not None),
-        angles=tuple(
-            torch.zeros(*size, t.heads, len(t.frequency), dtype=dtype, device=text.ids.device)
-            for t in addresses.turnings
-        ),
-        padded=text.valid is not None,
-        segmenter=after,
-    )
-    return new if before is None else before.then(new)
-
-
-def _open_unit(before: Columns, state: SegmenterState, longest: int, embedding: torch.nn.Module) -> OpenUnit:
-    """The cached columns of the unit that goes on, embedded again: no sum has to be kept, or rolled back."""
-    begin = max(before.count - longest + 1, 0)
-    if not torch.compiler.is_compiling():
-        is_open = state.next_local > 0
-        begin = int(torch.where(is_open, state.start, before.count).min())
-    belongs = (before.unit[:, begin:] == state.next_unit) & before.valid[:, begin:]
-    return OpenUnit(embedding(before.ids[:, begin:]), before.local[:, begin:], belongs)
-
-
-def _addressed(
-    columns: Columns, by_slot: list[Tensor], before: SegmenterState, after: SegmenterState
-) -> tuple[Float[Tensor, "batch columns kv_heads pairs"], ...]:
-    """Angles of all columns, with those of the units that were completed in this call."""
-    slot = columns.unit - before.next_unit
-    completed = (slot >= 0) & (columns.unit < after.next_unit) & columns.valid
-    slot = slot.clamp(min=0, max=by_slot[0].shape[1] - 1)
-    return tuple(
-        torch.where(
-            completed[..., None, None],
-            new.gather(1, slot[..., None, None].expand(-1, -1, *new.shape[2:])).to(old.dtype),
-            old,
-        )
-        for old, new in zip(columns.angles, by_slot, strict=True)
+        query_valid=units.valid if padded else None,
+        key_valid=columns.fact("valid", 0, total).bool() if padded else None,
+        query_memory=units.memory if units.has_memory else None,
+        offset=columns.count,
     )
 
 
-def _turns(angles: Float[Tensor, "batch columns kv_heads pairs"], units: Units) -> Turns:
-    """An open unit's columns have no angles yet; of this call's queries only those that close a unit are turned."""
-    key = rotation_of(angles)
-    own = rotation_of(angles[:, -units.seq_length :])
-    return Turns(own.only_where(units.closes), key)
+def _window(reading: _Reading, addresses: Any, embedding: torch.nn.Module, longest: int) -> Window:
+    """The columns that the call may complete, and the addresses of their units."""
+    text, units, columns, slot = reading.text, reading.units, reading.columns, reading.slot
+    embedded = embedding(text.ids)
+    if columns is None or not columns.count:
+        angles = tuple(_by_token(found, slot) for found in addresses(embedded, units, slot, None))
+        completed = None if columns is None else slot < _finished(reading)
+        return _made(0, units.seq_length, completed, angles)
+    begin = _begin_of_open_unit(columns, reading.before, longest)
+    belongs = (columns.fact("unit", begin) == reading.before.next_unit) & columns.fact("valid", begin).bool()
+    open_unit = OpenUnit(embedding(columns.fact("ids", begin)), columns.fact("local", begin), belongs)
+    by_slot = addresses(embedded, units, slot, open_unit)
+    cached = columns.count - begin
+    angles = tuple(
+        torch.cat((found[:, :1].expand(-1, cached, -1, -1), _by_token(found, slot)), dim=1) for found in by_slot
+    )
+    finished = _finished(reading)
+    completed = torch.cat((belongs & (finished > 0), (slot < finished) & units.valid), dim=1)
+    return _made(begin, columns.count + units.seq_length, completed, angles)
+
+
+def _made(begin: int, total: int, completed: Tensor | None, angles: tuple[Tensor, ...]) -> Window:
+    rotations = tuple(rotation_of(x) for x in angles)
+    if completed is not None:
+        rotations = tuple(x.only_where(completed) for x in rotations)
+    return Window(begin, total, completed, angles, rotations)
+
+
+def _finished(reading: _Reading) -> Int[Tensor, "batch 1"]:
+    """Units that the call completes."""
+    return reading.after.next_unit - reading.before.next_unit
+
+
+def _begin_of_open_unit(columns: Columns, before: SegmenterState, longest: int) -> int:
+    """The first column of any row's open unit."""
+    if torch.compiler.is_compiling():
+        return max(columns.count - longest + 1, 0)
+    return int(torch.where(before.next_local > 0, before.start, columns.count).min())
+
+
+def _by_token(
+    by_slot: Float[Tensor, "batch slots kv_heads pairs"], slot: Int[Tensor, "batch seq"]
+) -> Float[Tensor, "batch seq kv_heads pairs"]:
+    index = slot.clamp(max=by_slot.shape[1] - 1)[..., None, None]
+    return by_slot.gather(1, index.expand(-1, -1, *by_slot.shape[2:]))
+
+
+def _of_queries(rotation: Rotation, units: Units) -> Rotation:
+    """Of this call's tokens, those that close a unit are turned as its keys are."""
+    own = (None if x is None else x[:, -units.seq_length :] for x in rotation)
+    return Rotation(*own).only_where(units.closes)  # type: ignore[arg-type]

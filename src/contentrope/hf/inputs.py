@@ -61,8 +61,8 @@ def check_cache(cache: Cache, before: Columns | None, ids: Tensor) -> None:
             f"the cache holds {held} tokens, of which the addresses know {known}: it was filled without them, or a "
             "call did not finish; begin with a new cache"
         )
-    if before is not None and len(before.ids) != len(ids):
-        raise CacheError(f"the cache has {len(before.ids)} rows, input_ids {len(ids)}; begin with a new cache")
+    if before is not None and before.batch != len(ids):
+        raise CacheError(f"the cache has {before.batch} rows, input_ids {len(ids)}; begin with a new cache")
 
 
 def refuse_packed(kwargs: Mapping[str, Any], cache: Cache | None) -> None:

@@ -9,7 +9,6 @@ Shapes: keys are what the cache hands out: all columns, the last of them (a wind
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -23,6 +22,7 @@ def single_mask(
     frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype
 ) -> Tensor | None:
     """For queries that need every key in one version only."""
+    given = _inside_memory(frame, given, keys)
     if no_competition(competition):
         return given
     return _less(given, _taken(frame, keys, competition, dtype))
@@ -30,21 +30,26 @@ def single_mask(
 
 def doubled_mask(frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype) -> Tensor:
     """Over addressed keys and, behind them, local ones: each pair of query and key is seen in one version."""
-    rule = frame.rule
-    same_unit = rule.query_unit[:, :, None] == last_or_padded(rule.key_unit, keys)[:, None]
-    reads_local = (same_unit & ~rule.closes[..., None])[:, None]
+    given = _inside_memory(frame, given, keys)
     given = _causal(frame, keys) if given is None else given[..., :keys]
     mask = given if no_competition(competition) else _less(given, _taken(frame, keys, competition, dtype))
-    hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    reads_local = ~_earlier(frame, keys) & ~frame.rule.closes[:, None, :, None]
+    hidden = lowest(mask.dtype)
     return torch.cat((mask.masked_fill(reads_local, hidden), mask.masked_fill(~reads_local, hidden)), dim=-1)
 
 
-def last_or_padded(x: Tensor, keys: int) -> Tensor:
-    """Of all columns those that ``keys`` keys stand for: the last of them, or all and room behind."""
-    columns = x.shape[1]
-    if keys <= columns:
-        return x[:, columns - keys :]
-    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, keys - columns))
+def lowest(dtype: torch.dtype) -> float | bool:
+    """What hides a pair in a mask of this dtype."""
+    return False if dtype == torch.bool else torch.finfo(dtype).min
+
+
+def _inside_memory(frame: Frame, given: Tensor | None, keys: int) -> Tensor | None:
+    """A query of a memory unit sees its own unit only."""
+    memory = frame.rule.query_memory
+    if memory is None:
+        return given
+    mask = _causal(frame, keys) if given is None else given[..., :keys]
+    return mask.masked_fill(memory[:, None, :, None] & _earlier(frame, keys), lowest(mask.dtype))
 
 
 def _less(given: Tensor | None, taken: Float[Tensor, "batch heads queries keys"]) -> Tensor:
@@ -52,7 +57,7 @@ def _less(given: Tensor | None, taken: Float[Tensor, "batch heads queries keys"]
         return -taken
     given = given[..., : taken.shape[-1]]
     if given.dtype == torch.bool:
-        return torch.where(given, -taken, torch.finfo(taken.dtype).min)
+        return torch.where(given, -taken, lowest(taken.dtype))
     return given - taken.to(given.dtype)
 
 
@@ -64,20 +69,24 @@ def _taken(
     taken = frame.rule.memo.get(("taken", keys, dtype)) if shared else None
     if taken is None:
         rule = frame.rule
-        earlier = _columns(frame, keys) < rule.start[:, None, :, None]
         wide = torch.promote_types(dtype, torch.float32)
-        taken = torch.where(earlier, rule.own_unit_bonus(competition, wide)[..., None], 0.0).to(dtype)
+        taken = torch.where(_earlier(frame, keys), rule.own_unit_bonus(competition, wide)[..., None], 0.0).to(dtype)
         if shared:
             rule.memo["taken", keys, dtype] = taken
     return taken
 
 
+def _earlier(frame: Frame, keys: int) -> Bool[Tensor, "batch 1 queries keys"]:
+    """Whether the key is of an earlier unit than the query."""
+    return _columns(frame, keys) < frame.rule.start[:, None, :, None]
+
+
 def _columns(frame: Frame, keys: int) -> Tensor:
     """The column each key stands for."""
-    return torch.arange(keys, device=frame.rule.start.device) + max(frame.columns.count - keys, 0)
+    return torch.arange(keys, device=frame.rule.start.device) + max(frame.total - keys, 0)
 
 
 def _causal(frame: Frame, keys: int) -> Bool[Tensor, "1 1 queries keys"]:
     """What the model's own attention does without a mask."""
-    query_column = torch.arange(frame.offset, frame.columns.count, device=frame.rule.start.device)[:, None]
+    query_column = torch.arange(frame.offset, frame.total, device=frame.rule.start.device)[:, None]
     return (_columns(frame, keys) <= query_column)[None, None]

@@ -27,6 +27,7 @@ KINDS_OF_MASK = ("full_attention", "sliding_attention")
 
 
 class Layer(NamedTuple):
+    index: int
     turning: int | None
     """Which of the model's turnings; None: the layer has no positions, so addresses cannot be told to it."""
     plain: bool
@@ -130,7 +131,7 @@ def layers_of(
         number = None if turning is None else _number(turning, turnings)
         kind, window = _kind_of_mask(model, index, together[index].options)
         plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
-        layers[index] = Layer(number, plain, window, together[index].query.shape[1])
+        layers[index] = Layer(index, number, plain, window, together[index].query.shape[1])
     if not turnings:
         raise InputError(f"{type(model).__name__} turns none of its keys: it has no rotary positions to build on")
     return layers, turnings, [call.module for call in together.values()]

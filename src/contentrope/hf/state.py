@@ -1,73 +1,120 @@
 """What an adapter remembers beside a model's keys and values: one more layer of the model's own cache.
 
 As a layer it is reached by all that is done to a cache: reordering for beams, rollback, selecting rows, reset.
-Keys stay in the cache as the model wrote them, at their local positions; addresses lie here, one per column, and meet
-the keys when these are read. So values and keys never change, and rolling back is exact.
+The model's own layers hold the keys of completed units at their address and those of the open unit at their local
+positions; values never change. So a token that completes nothing is read by the model's own attention as it stands.
+Rolling back across a completed unit turns its keys back, which costs one rounding in the cache's dtype.
 
-Shapes: batch, columns (tokens read so far, padding included), kv_heads, pairs.
+Shapes: batch, columns (tokens read so far, padding included; room for them is doubled when used up), kv_heads, pairs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from contentrope.errors import CacheError
-from contentrope.units import SegmenterState
+from contentrope.hf.keys import Window, turn_back
+from contentrope.hf.rotary import Turning
+from contentrope.rotary import rotation_of
+from contentrope.units import SegmenterState, Units
 
-FACTS = ("ids", "valid", "unit", "local", "closes", "given")
+FACTS = ("ids", "unit", "local", "closes", "valid", "given")
+"""Of a column: "given", whether the caller said where units end there, instead of the rule."""
+WRITTEN = 4
+"""So many of them at every step; the rest only where they are not what they mostly are."""
+KINDS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
+"""Layers that hold keys as they were given."""
+ROOM = 64
 
 
-@dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Facts of every column. Never written in place: a failed call changes nothing."""
+    """Facts of every column. Nobody counts on those of a call before it is committed: a failed one changes nothing."""
 
-    ids: Int[Tensor, "batch columns"]
-    valid: Bool[Tensor, "batch columns"]
-    unit: Int[Tensor, "batch columns"]
-    local: Int[Tensor, "batch columns"]
-    closes: Bool[Tensor, "batch columns"]
-    given: Bool[Tensor, "batch columns"]
-    """Whether the caller said where units end there, instead of the rule."""
-    angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...]
-    """For each turning of the model, the address of the column's unit; zero while the unit is open."""
-    padded: bool = False
-    segmenter: SegmenterState | None = None
-    """None: to be found again from the facts, as after a rollback."""
+    def __init__(self, batch: int, device: torch.device) -> None:
+        self.count = 0
+        self.padded = False
+        self.facts = torch.zeros(len(FACTS), batch, ROOM, dtype=torch.int64, device=device)
+        self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
+        """For each turning of the model, by what a column's keys were turned: zero while its unit is open. Made when
+        the first unit is completed."""
+        self.segmenter: SegmenterState | None = None
+        """None: to be found again from the facts, as at first and after a rollback."""
 
     @property
-    def count(self) -> int:
-        return self.ids.shape[1]
+    def batch(self) -> int:
+        return self.facts.shape[1]
 
-    def then(self, new: Columns) -> Columns:
-        """These columns and those of a call after them."""
-        parts: dict[str, Any] = {n: torch.cat((getattr(self, n), getattr(new, n)), dim=1) for n in FACTS}
-        angles = tuple(torch.cat(both, dim=1) for both in zip(self.angles, new.angles, strict=True))
-        return replace(new, **parts, angles=angles, padded=self.padded or new.padded)
+    def fact(self, name: str, begin: int = 0, end: int | None = None) -> Int[Tensor, "batch columns"]:
+        return self.facts[FACTS.index(name), :, begin : self.count if end is None else end]
 
-    def rows(self, index: Int[Tensor, "rows"]) -> Columns:
-        return replace(
-            self._each(lambda x: x.index_select(0, index.to(x.device))),
-            segmenter=self.segmenter.reorder(index) if self.segmenter is not None else None,
-        )
+    def note(self, ids: Int[Tensor, "batch seq"], units: Units, *, ends_given: bool) -> None:
+        """Write down the facts of new columns."""
+        begin, end = self.count, self.count + ids.shape[1]
+        if end > (room := self.facts.shape[2]):
+            more = max(end, 2 * room) - room
+            self.facts = F.pad(self.facts, (0, more))
+            self.angles = tuple(F.pad(x, (0, 0, 0, 0, 0, more)) for x in self.angles)
+        parts = [ids.to(torch.int64), units.unit, units.local, units.closes.to(torch.int64)]
+        torch.stack(parts, out=self.facts[:WRITTEN, :, begin:end])
+        self.fact("valid", begin, end).copy_(units.valid)
+        self.fact("given", begin, end).fill_(ends_given)
 
-    def first(self, count: int) -> Columns | None:
-        """As if no more had been read: a unit completed later is open again."""
-        if count <= 0:
+    def commit(self, total: int, segmenter: SegmenterState, window: Window | None, *, padded: bool) -> None:
+        """Accept the columns of a finished call, and the addresses of the units it has completed."""
+        if window is not None:
+            self._remember(window)
+        self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
+
+    def _remember(self, window: Window) -> None:
+        room = self.facts.shape[2]
+        if not self.angles:
+            self.angles = tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in window.angles)
+        for kept, new in zip(self.angles, window.angles, strict=True):
+            there = kept[:, window.begin : window.total]
+            new = new.detach()
+            completed = window.completed
+            there.copy_(new if completed is None else torch.where(completed[..., None, None], new, there))
+
+    def rows(self, index: Int[Tensor, "rows"]) -> None:
+        index = index.to(self.facts.device)
+        self.facts = self.facts.index_select(1, index)
+        self.angles = tuple(x.index_select(0, index) for x in self.angles)
+        self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
+
+    def truncate(self, count: int) -> Window | None:
+        """As if no more had been read; what must be turned back of the keys: a unit completed later is open again."""
+        window = self._reopened(count)
+        self.count, self.segmenter = count, None
+        for angles in self.angles:
+            angles[:, count:] = 0.0
+        return window
+
+    def _reopened(self, count: int) -> Window | None:
+        if not self.angles:
             return None
-        cut = self._each(lambda x: x[:, :count])
-        open_unit = cut.unit[:, -1:] + cut.closes[:, -1:]
-        is_open = (cut.unit == open_unit)[..., None, None]
-        return replace(cut, angles=tuple(x.masked_fill(is_open, 0.0) for x in cut.angles), segmenter=None)
-
-    def _each(self, change: Any) -> Columns:
-        changed = {name: change(getattr(self, name)) for name in FACTS}
-        return replace(self, **changed, angles=tuple(change(x) for x in self.angles))
+        open_unit = self.fact("unit", count - 1, count) + self.fact("closes", count - 1, count)
+        reopened = self.fact("unit", 0, count) == open_unit
+        if not bool(reopened.any()):
+            return None
+        begin = int(reopened.any(0).nonzero()[0])
+        is_open = reopened[:, begin:, None, None]
+        back = tuple(torch.where(is_open, -x[:, begin:count], 0.0) for x in self.angles)
+        for angles in self.angles:
+            angles[:, begin:count].masked_fill_(is_open, 0.0)
+        return Window(begin, count, None, back, tuple(rotation_of(x) for x in back))
 
 
 class ColumnsLayer(CacheLayerMixin):
@@ -76,13 +123,32 @@ class ColumnsLayer(CacheLayerMixin):
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, *, is_sliding: bool, is_compileable: bool) -> None:
+    def __init__(self, layers: list[Any], turnings: dict[int, tuple[int, Turning]]) -> None:
         super().__init__()
         # Masks are sized by the first layer of their kind, which this one, the last, must not be; and made by whether
         # all layers can be compiled: for a static cache they must show what is not filled yet.
-        self.is_sliding = is_sliding
-        self.is_compileable = is_compileable
+        self.is_sliding = all(getattr(layer, "is_sliding", False) for layer in layers)
+        self.is_compileable = all(layer.is_compileable for layer in layers)
+        self.layers = layers
+        """Of the cache; the last of them is this one."""
+        self.turnings = turnings
+        """By the index of a layer the number of its turning, and that itself; layers without positions are left out."""
         self.columns: Columns | None = None
+        self.half_turned = False
+        """True from when a call turns keys until it is committed: what dies in between leaves it so."""
+
+    def begin(self, batch: int, device: torch.device) -> Columns:
+        """The columns, for a call to go on from."""
+        self.refuse_if_half_turned()
+        if self.columns is None:
+            self.columns = Columns(batch, device)
+        return self.columns
+
+    def refuse_if_half_turned(self) -> None:
+        if self.half_turned:
+            raise CacheError(
+                "a call with this cache did not finish: some of its keys are turned; begin with a new cache"
+            )
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         raise CacheError("this cache layer holds addresses, not keys: the model has more layers than attach() saw")
@@ -101,7 +167,7 @@ class ColumnsLayer(CacheLayerMixin):
         return -1
 
     def reset(self) -> None:
-        self.columns = None
+        self.columns, self.half_turned = None, False
 
     def offload(self) -> None:
         """Small, and needed at every call: stays where it is."""
@@ -110,34 +176,47 @@ class ColumnsLayer(CacheLayerMixin):
         """Never offloaded."""
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Drop the last -n columns; before transformers 5.18 a positive number was the length to keep."""
-        if self.columns is not None and tokens_to_remove:
-            kept = self.columns.count + tokens_to_remove if tokens_to_remove < 0 else tokens_to_remove
-            self.columns = self.columns.first(kept) if kept < self.columns.count else self.columns
+        """Drop the last -n columns; before transformers 5.18 a positive number was the length to keep.
+
+        The model's own layers, which come before this one, are cropped already.
+        """
+        if self.columns is None or not tokens_to_remove:
+            return
+        self.refuse_if_half_turned()
+        kept = self.columns.count + tokens_to_remove if tokens_to_remove < 0 else tokens_to_remove
+        if kept <= 0:
+            self.columns = None
+        elif kept < self.columns.count and (window := self.columns.truncate(kept)) is not None:
+            for index, (number, turning) in self.turnings.items():
+                turn_back(self.layers[index], window, number, turning)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         if self.columns is not None:
-            if indices.dtype == torch.bool:
-                indices = indices.nonzero()[:, 0]
-            self.columns = self.columns.rows(indices)
+            self.columns.rows(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.columns is not None:
-            rows = torch.arange(len(self.columns.ids), device=self.columns.ids.device)
-            self.columns = self.columns.rows(rows.repeat_interleave(repeats))
+            rows = torch.arange(self.columns.batch, device=self.columns.facts.device)
+            self.columns.rows(rows.repeat_interleave(repeats))
 
 
-def columns_layer(cache: Cache, layers: int) -> ColumnsLayer:
+def columns_layer(cache: Cache, layers: int, turnings: dict[int, tuple[int, Turning]]) -> ColumnsLayer:
     """The cache's own, made on first use behind the layers of the model."""
-    for layer in cache.layers:
-        if isinstance(layer, ColumnsLayer):
-            return layer
+    if cache.layers and isinstance(cache.layers[-1], ColumnsLayer):
+        return cache.layers[-1]
     # Some caches make their layers as keys come in: ours must stand behind all of them.
     while cache.layer_class_to_replicate is not None and len(cache.layers) < layers:
         cache.layers.append(cache.layer_class_to_replicate())
-    made = ColumnsLayer(is_sliding=all(cache.is_sliding), is_compileable=cache.is_compileable)
+    others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in KINDS})
+    if others or cache.offloading:
+        what = ", ".join(others) or "an offloaded cache"
+        raise CacheError(
+            f"keys are turned where they lie when a unit is completed, which {what} does not allow; "
+            "use a DynamicCache or a StaticCache that stays on its device"
+        )
+    made = ColumnsLayer(cache.layers, turnings)
     cache.layers.append(made)
     return made
