@@ -15,6 +15,7 @@ from typing import Any
 from contentrope.reports import draw_picture, read_results
 from contentrope.reports.facts.tables import row_table
 from contentrope.reports.growth.tables import length_table
+from contentrope.reports.retrofit.tables import perplexity_table
 from contentrope.reports.tables import markdown_table as table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +76,7 @@ SECTIONS: dict[str, Section] = {
     "paper": ("shakespeare-paper.json", length_section),
     "beyond": ("shakespeare-beyond.json", beyond_section),
     "facts": ("facts-quick.json", lambda results: row_table(results).markdown()),
+    "retrofit": ("retrofit-quick.json", lambda results: perplexity_table(results).markdown()),
     "training": ("benchmark-training-gpu.json", training_table),
 }
 PICTURES = ("shakespeare-paper", "shakespeare-beyond")

@@ -18,7 +18,23 @@ OPTIONS = {
     ("report",): ("DIR", "--out"),
     ("train",): ("--text", "--variant", "--dim", "--dropout", "--learning-rate", "--precision", "--tensorboard"),
     ("evaluate",): ("MODEL_DIR", "--text", "--lengths", "--distant", "--part {held-out,whole}"),
-    ("generate",): ("MODEL_DIR", "--prompt", "--temperature", "--top-k", "--top-p", "--stop-at-unit-end"),
+    ("reproduce", "retrofit"): (
+        "--preset {quick,paper}",
+        "--model MODEL",
+        "--text TEXT",
+        "--original-steps",
+        "--times",
+    ),
+    ("finetune",): ("--model MODEL", "--text TEXT", "--units UNITS", "--lora INT", "--positions {gated,local}"),
+    ("generate",): (
+        "MODEL_DIR",
+        "--model MODEL",
+        "--prompt",
+        "--temperature",
+        "--top-k",
+        "--top-p",
+        "--stop-at-unit-end",
+    ),
 }
 
 
@@ -43,10 +59,10 @@ def test_help_shows_options_defaults_and_an_example(
         (["reproduce", "shakespeare", "--stepz", "3"], ["--stepz", "--steps INT"]),
         (["reproduce", "shakespear"], ["shakespeare"]),
         (["reproduce"], ["shakespeare"]),
-        (["trian"], ["reproduce, report, train, evaluate, generate, facts, info"]),
-        ([], ["{reproduce, report, train, evaluate, generate, facts, info}"]),
+        (["trian"], ["reproduce, report, train, finetune, evaluate, generate, facts, info"]),
+        ([], ["{reproduce, report, train, finetune, evaluate, generate, facts, info}"]),
         (["train", "--out", "x"], ["--text {shakespeare,stdlib,PATH}"]),
-        (["generate"], ["MODEL_DIR"]),
+        (["evaluate"], ["MODEL_DIR"]),
     ],
 )
 def test_a_wrong_command_line_says_what_is_allowed(

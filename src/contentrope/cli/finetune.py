@@ -26,6 +26,7 @@ from contentrope.cli.train import TrainOptions, holds_this_run
 from contentrope.errors import InputError
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.evaluation import perplexity, shown
+from contentrope.experiments.retrofit.config import GATE_SHARE, LONGEST_UNIT
 from contentrope.experiments.retrofit.conversions import Addresses, Positions
 from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
 from contentrope.experiments.suite import finite_or_none, seeded
@@ -71,14 +72,14 @@ class Finetune:
     """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
     marker: Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: none)")] = None
     """What ends a record or document."""
-    longest_unit: int = 256
+    longest_unit: int = LONGEST_UNIT
     """Tokens; a unit that gets longer ends there."""
     length: int = 512
     """Tokens per training window."""
     characters: Annotated[int | None, one(int, "INT"), ALL] = None
     """Only the first characters of the text; nine tenths of them are trained on, the rest is held out."""
     positions: Positions = "gated"
-    """gated: from global to local positions in the first half of the training; local: at once."""
+    """gated: from global to local positions in the first quarter of the training; local: at once."""
     competition: float = 1.0
     """Exponent by which the number of earlier units counts against them; 0 as in the paper."""
     lora: int = 0
@@ -159,7 +160,8 @@ class Finetune:
         reader = self._converted(model, tokenizer, options, config.seed)
         stepper = stepper_for(reader, config)
         windows = Windows(ids.training, self.length, device)
-        batches = Gated(windows, max(1, config.steps // 2)) if options.positions == "gated" else windows
+        fall = max(1, round(GATE_SHARE * config.steps))
+        batches = Gated(windows, fall) if options.positions == "gated" else windows
         with MetricsLog(self.out) as metrics, progress_display(console) as progress:
             last = train(
                 stepper,

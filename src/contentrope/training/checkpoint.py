@@ -80,7 +80,10 @@ def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer, place
         one_line = " ".join(str(error).split())
         raise CheckpointError(f"the checkpoint holds another model: {one_line}") from error
     states: dict[int, Tensors] = {}
-    for place, (name, parameter) in enumerate(_trained(model)):
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    places = {id(parameter): place for place, parameter in enumerate(held)}
+    for name, parameter in _trained(model):
+        place = places[id(parameter)]
         moments = _under(f"optimizer.{name}.", tensors)
         if moments:  # a parameter that got no gradient has none
             # Counters stay whole: only what has the parameter's shape is laid out like it.

@@ -186,18 +186,28 @@ class Stepper:
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)  # where the captured update looks for it
+                group["lr"].fill_(rate * group["factor"])  # where the captured update looks for it
             else:
-                group["lr"] = rate
+                group["lr"] = rate * group["factor"]
 
 
 def _optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> optim.AdamW:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = _groups(model)
     options: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     if device.type == "cuda":
-        rate = torch.tensor(config.learning_rate, device=device)
-        return optim.AdamW(trained, **{**options, "lr": rate}, fused=True, capturable=True)
+        rates = [{**group, "lr": torch.tensor(config.learning_rate, device=device)} for group in groups]
+        return optim.AdamW(rates, **options, fused=True, capturable=True)
     try:
-        return optim.AdamW(trained, **options, fused=True)
+        return optim.AdamW(groups, **options, fused=True)
     except RuntimeError:  # a device without the fused kernel
-        return optim.AdamW(trained, **options)
+        return optim.AdamW(groups, **options)
+
+
+def _groups(model: nn.Module) -> list[dict[str, Any]]:
+    """The trained parameters by how fast they learn: a model may say so by ``rate_factor(name)``, most do not."""
+    factor_of = getattr(model, "rate_factor", lambda name: 1.0)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault(factor_of(name), []).append(parameter)
+    return [{"params": parameters, "factor": factor} for factor, parameters in groups.items()]

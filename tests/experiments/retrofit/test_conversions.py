@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
 from contentrope.experiments.retrofit.conversions import parse_conversion
-from contentrope.experiments.retrofit.converting import converted
+from contentrope.experiments.retrofit.converting import converted, rescaled
 from contentrope.schemes.ntk import NtkAware
 from contentrope.schemes.pi import PositionInterpolation
 from tests.experiments.retrofit.tiny import TINY, TOKENIZER, saved_original
@@ -76,6 +77,13 @@ def test_rescaled_frequencies_are_those_of_our_own_baselines(tmp_path: Path) -> 
     assert yarn[0] > plain[0] / 8
 
 
+def test_rotary_settings_by_layer_are_not_rescaled() -> None:
+    config = SimpleNamespace(model_type="gemma3", rope_parameters={"full_attention": {"rope_theta": 1e6}})
+    with pytest.raises(InputError, match="gemma3 has no rotary settings that hold for all its layers, so pi cannot"):
+        rescaled(parse_conversion("pi"), config, 16)
+    assert rescaled(parse_conversion("content"), config, 16) is None
+
+
 @pytest.mark.parametrize(("train", "few"), [("all", False), ("lora", True), ("addresses", True)])
 def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Path) -> None:
     reader = converted(TINY, f"content:train={train},rank=1", str(saved_original(tmp_path)), TOKENIZER, "cpu")
@@ -84,3 +92,5 @@ def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Pat
     assert any("lora_A" in name for name in trained) == (train == "lora")
     assert any(name.endswith("embed_tokens.weight") for name in trained) == (not few)
     assert all("contentrope" in name for name in trained) == (train == "addresses")
+    assert {reader.rate_factor(name) for name in trained} == ({10.0} if few else {1.0, 10.0}), "new parts learn faster"
+    assert reader.rate_factor("model.model.embed_tokens.weight") == 1.0

@@ -44,7 +44,7 @@ def load_model(
     with had_or_refused(name):
         config = AutoConfig.from_pretrained(name)
         if rope is not None:
-            config.rope_parameters = {**(config.rope_parameters or {}), **rope}
+            config.rope_parameters = {**config.rope_parameters, **rope}
         model: Any = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
     return model.to(device)
 

@@ -10,6 +10,8 @@ from contentrope.training import TrainConfig
 
 LONGEST_UNIT = 256
 """Tokens; a unit that gets longer ends there."""
+GATE_SHARE = 0.25
+"""Of the training, in which a gate falls from global to local positions. Longer leaves too little time to learn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class RetrofitConfig:
     """Tokens per training window."""
     times: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Evaluation windows, in training lengths."""
-    gate_share: float = 0.5
+    gate_share: float = GATE_SHARE
     """Share of the conversion in which a gate falls from global to local positions."""
     size: LlamaSize = field(default_factory=LlamaSize)
     pretraining: TrainConfig = field(default_factory=TrainConfig)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from contentrope.errors import InputError
 from contentrope.experiments.retrofit.checkpoints import config_of, load_model
 from contentrope.experiments.retrofit.config import RetrofitConfig
-from contentrope.experiments.retrofit.conversions import Addresses, Conversion, parse_conversion
+from contentrope.experiments.retrofit.conversions import RESCALINGS, Addresses, Conversion, parse_conversion
 from contentrope.experiments.retrofit.reader import Reader, add_dropout
 
 
@@ -83,14 +84,20 @@ def check_units(name: str, tokenizer: Any) -> None:
 def rescaled(conversion: Conversion, config: Any, length: int) -> dict[str, Any] | None:
     """The rotary settings of a rescaling, in transformers' words; None: as they are."""
     scheme = conversion.scheme
+    if scheme not in RESCALINGS:
+        return None
+    known = getattr(config, "rope_parameters", None) or {}
+    if "rope_theta" not in known:
+        raise InputError(
+            f"{config.model_type} has no rotary settings that hold for all its layers, so {scheme} cannot rescale them; "
+            f"leave it out of --variants"
+        )
     if scheme == "pi":
         return {"rope_type": "linear", "factor": float(conversion.factor)}
     if scheme == "yarn":
-        known = {"original_max_position_embeddings": length}
-        return {"rope_type": "yarn", "factor": float(conversion.factor), **known}
-    if scheme == "ntk":
-        # A longer base, such that the slowest pair turns as with interpolation; transformers has its dynamic form only.
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        stretch = conversion.factor ** (head_dim / (head_dim - 2))
-        return {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"] * stretch}
-    return None
+        original = {"original_max_position_embeddings": length}
+        return {"rope_type": "yarn", "factor": float(conversion.factor), **original}
+    # A longer base, such that the slowest pair turns as with interpolation; transformers has its dynamic form only.
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    stretch = conversion.factor ** (head_dim / (head_dim - 2))
+    return {"rope_type": "default", "rope_theta": known["rope_theta"] * stretch}

@@ -30,6 +30,10 @@ from contentrope.results import environment, read_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, Windows, train
 
 
+MOST_LOGITS = 2**26
+"""At once, but for a single window that has more: a large vocabulary would fill the memory."""
+
+
 def run(config: RetrofitConfig, *where: Any, **how: Any) -> dict[str, Any]:
     """Convert and evaluate by every variant, :func:`contentrope.experiments.suite.run` says where and how."""
     return suite.run(Retrofit(config), *where, **how)
@@ -167,10 +171,11 @@ class Retrofit(Configured):
 
     def _evaluate(self, variant: str, seed: int, reader: Any, tell: Tell) -> dict[str, Any]:
         began, held_out = time.perf_counter(), self.ids.held_out
-        scored = self.config.scored_tokens(len(held_out))
+        scored, at_once = self.config.scored_tokens(len(held_out)), min(16384, MOST_LOGITS // len(self.tokenizer))
         by_length = {}
         for length in self.config.lengths:
-            by_length[str(length)] = finite_or_none(perplexity(reader, held_out, length, max_tokens=scored))
+            value = perplexity(reader, held_out, length, max_tokens=scored, batch_tokens=at_once)
+            by_length[str(length)] = finite_or_none(value)
             tell(Evaluated(variant, seed, f"{shown(by_length[str(length)])} at {length:,}"))
         return {"perplexity": by_length, "evaluation_seconds": time.perf_counter() - began}
 

@@ -11,14 +11,15 @@ QUICK = RetrofitConfig(
     length=128,
     size=LlamaSize(dim=128, layers=3, heads=4, dropout=0.0),
     pretraining=TrainConfig(steps=600, batch_size=16, learning_rate=2e-3, warmup=60),
-    training=TrainConfig(steps=60, batch_size=16, learning_rate=1e-3, warmup=6),
+    training=TrainConfig(steps=60, batch_size=16, learning_rate=2e-4, warmup=6),
 )
 """A few minutes on two CPU cores, on a text every Python installation carries."""
 
 PAPER = RetrofitConfig(
     seeds=3,
+    size=LlamaSize(dropout=0.2),
     pretraining=TrainConfig(steps=5000, batch_size=64, learning_rate=1e-3, warmup=200, precision="bf16"),
-    training=TrainConfig(steps=500, batch_size=64, learning_rate=1e-3, warmup=50, precision="bf16"),
+    training=TrainConfig(steps=500, batch_size=64, learning_rate=2e-4, warmup=50, precision="bf16"),
 )
 """A model of three million parameters on Tiny Shakespeare, converted with a tenth of its steps; for a GPU."""
 

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from contentrope.training import Batch, Batches
 from contentrope.units import Segmenter
 
+NEW_LEARN_FASTER = 10.0
+"""What a conversion adds starts at zero, and has to go far; what the model knew should not be shaken meanwhile."""
+
 
 class Reader(nn.Module):
     """``model`` is a causal language model, wrapped (PEFT) or not. One with addresses comes with its segmenter."""
@@ -43,6 +46,10 @@ class Reader(nn.Module):
         logits = self.model(input_ids=ids, use_cache=False).logits
         self._moved = None
         return logits
+
+    def rate_factor(self, name: str) -> float:
+        """How fast a parameter learns, as the training engine asks: addresses and LoRA are new, all else is not."""
+        return NEW_LEARN_FASTER if "contentrope." in name or ".lora_" in name else 1.0
 
     def _positions(self, ids: Tensor, gate: Tensor) -> Float[Tensor, "rows seq"]:
         assert self.segmenter is not None, "only a model with units has positions to move"
