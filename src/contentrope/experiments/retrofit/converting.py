@@ -89,8 +89,8 @@ def rescaled(conversion: Conversion, config: Any, length: int) -> dict[str, Any]
     known = getattr(config, "rope_parameters", None) or {}
     if "rope_theta" not in known:
         raise InputError(
-            f"{config.model_type} has no rotary settings that hold for all its layers, so {scheme} cannot rescale them; "
-            f"leave it out of --variants"
+            f"{config.model_type} has no rotary settings that hold for all its layers, so {scheme} cannot rescale "
+            "them; leave it out of --variants"
         )
     if scheme == "pi":
         return {"rope_type": "linear", "factor": float(conversion.factor)}

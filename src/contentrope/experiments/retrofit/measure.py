@@ -29,7 +29,6 @@ from contentrope.experiments.suite import (
 from contentrope.results import environment, read_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, Windows, train
 
-
 MOST_LOGITS = 2**26
 """At once, but for a single window that has more: a large vocabulary would fill the memory."""
 
