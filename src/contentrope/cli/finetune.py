@@ -78,8 +78,8 @@ class Finetune:
     """Tokens per training window."""
     characters: Annotated[int | None, one(int, "INT"), ALL] = None
     """Only the first characters of the text; nine tenths of them are trained on, the rest is held out."""
-    positions: Positions = "gated"
-    """gated: from global to local positions in the first quarter of the training; local: at once."""
+    positions: Positions = "local"
+    """local: counted inside each unit at once; gated: from global to local in the first quarter of the training."""
     competition: float = 1.0
     """Exponent by which the number of earlier units counts against them; 0 as in the paper."""
     lora: int = 0
@@ -157,7 +157,7 @@ class Finetune:
         # Changes of low rank leave the weights as they are, so these may stay in their own precision.
         model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
         before = self._perplexities(Reader(model), ids) if is_first_process() else {}
-        reader = self._converted(model, tokenizer, options, config.seed)
+        reader = self._converted(model, tokenizer, options, ids, config.seed)
         stepper = stepper_for(reader, config)
         windows = Windows(ids.training, self.length, device)
         fall = max(1, round(GATE_SHARE * config.steps))
@@ -172,7 +172,7 @@ class Finetune:
                 settings={name: value for name, value in settings.items() if name != "train"},
                 metrics=metrics,
             )
-        whole = self._whole(stepper, tokenizer, options, device)
+        whole = self._whole(stepper, tokenizer, options, ids, device)
         if whole is not None:
             save_converted(whole.model, tokenizer, self.out / "model")
             found = _outcome(whole, last) | {"before": before, "after": self._perplexities(whole, ids)}
@@ -180,7 +180,7 @@ class Finetune:
             write_json(self.out / "finetune.json", settings | found)
             shutil.rmtree(self.out / "checkpoint")  # finetune.json says that the run is finished
 
-    def _converted(self, model: Any, tokenizer: Any, options: Addresses, seed: int) -> Any:
+    def _converted(self, model: Any, tokenizer: Any, options: Addresses, ids: Encoded, seed: int) -> Any:
         from contentrope.experiments.retrofit.converting import units_named, with_addresses
 
         with seeded(seed):  # LoRA begins at random
@@ -188,12 +188,13 @@ class Finetune:
                 model,
                 tokenizer,
                 options,
+                ids.training,
                 units=units_named(self.units),
                 marker=self.marker,
                 longest_unit=self.longest_unit,
             )
 
-    def _whole(self, stepper: Stepper, tokenizer: Any, options: Addresses, device: str) -> Any:
+    def _whole(self, stepper: Stepper, tokenizer: Any, options: Addresses, ids: Encoded, device: str) -> Any:
         """The trained model in one piece, in the first process; the others only hand over their share of it."""
         from contentrope.experiments.retrofit.checkpoints import load_model
 
@@ -203,7 +204,7 @@ class Finetune:
         if not is_first_process():
             return None
         model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
-        reader = self._converted(model, tokenizer, options, stepper.config.seed)
+        reader = self._converted(model, tokenizer, options, ids, stepper.config.seed)
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
         reader.load_state_dict(weights)
         return reader

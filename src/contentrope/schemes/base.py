@@ -43,7 +43,13 @@ def read_options(scheme: str, kind: type[OptionsT], given: Mapping[str, Any]) ->
     return kind(**given)
 
 
-_KINDS = {bool: "True or False", int: "an integer", float: "a finite number", tuple: "a list of finite numbers"}
+_KINDS = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a finite number",
+    str: "a word",
+    tuple: "a list of finite numbers",
+}
 
 
 def _is_like(default: Any, value: Any) -> bool:

@@ -12,11 +12,12 @@ import torch
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
-from contentrope.experiments.retrofit.conversions import parse_conversion
-from contentrope.experiments.retrofit.converting import converted, rescaled
+from contentrope.experiments.retrofit.conversions import Addresses, parse_conversion
+from contentrope.experiments.retrofit.converting import converted, lie_back, long_unit, rescaled, with_addresses
 from contentrope.schemes.ntk import NtkAware
 from contentrope.schemes.pi import PositionInterpolation
-from tests.experiments.retrofit.tiny import TINY, TOKENIZER, saved_original
+from contentrope.units import Segmenter, Terminators
+from tests.experiments.retrofit.tiny import LINES, TINY, TOKENIZER, lively_reader, saved_original
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,9 @@ from tests.experiments.retrofit.tiny import TINY, TOKENIZER, saved_original
         ("telepathy", "no conversion 'telepathy'; there are untouched, content, rope, pi, ntk, yarn"),
         ("alibi", "no conversion 'alibi'"),
         ("content:positions=nowhere", "positions must be one of gated, local; got 'nowhere'"),
-        ("content:train=some", "train must be one of all, lora, addresses; got 'some'"),
+        ("content:positions=1", "option 'positions' of scheme 'content' must be a word, e.g. 'local'; got 1"),
+        ("content:start=ahead", "start must be one of back, zero; got 'ahead'"),
+        ("content:train=some", "train must be one of all, lora, addresses, nothing; got 'some'"),
         ("content:rank=0", "rank must be at least 1, got 0"),
         ("content:factor=2", "has no option factor"),
         ("pi:factor=0.5", "factor must be at least 1, got 0.5"),
@@ -63,7 +66,7 @@ def test_a_conversion_takes_a_tenth_of_the_training_at_most(preset: RetrofitConf
 
 
 def frequencies(variant: str, folder: Path) -> torch.Tensor:
-    reader = converted(TINY, variant, str(saved_original(folder)), TOKENIZER, "cpu")
+    reader = converted(TINY, variant, str(saved_original(folder)), TOKENIZER, LINES[0], "cpu")
     return reader.model.base_model.rotary_emb.inv_freq
 
 
@@ -84,9 +87,37 @@ def test_rotary_settings_by_layer_are_not_rescaled() -> None:
     assert rescaled(parse_conversion("content"), config, 16) is None
 
 
+@torch.no_grad()
+def test_units_that_lie_back_are_read_where_the_original_has_them() -> None:
+    """A unit as long as the distance, before the open one: local positions and this address are global positions."""
+    ids = torch.tensor([TOKENIZER("abcdefg\nfab cd")["input_ids"]])
+    original = lively_reader()(ids)
+    options = Addresses(competition=0, start="zero")
+    reader = with_addresses(lively_reader().model, TOKENIZER, options, ids[0], units="line", longest_unit=16).eval()
+    assert not torch.allclose(reader(ids)[:, 8:], original[:, 8:], atol=1e-2)
+    lie_back(reader.model, 8)
+    torch.testing.assert_close(reader(ids), original, atol=1e-4, rtol=1e-4)
+    lie_back(reader.model, 9)
+    assert not torch.allclose(reader(ids)[:, 8:], original[:, 8:], atol=1e-2)
+
+
+def test_a_long_unit_is_measured_in_the_text() -> None:
+    rule = Segmenter(Terminators(TOKENIZER("\n")["input_ids"]), max_length=12)
+    lines = ["ab\n"] * 200 + ["abcdefg\n"] * 10 + ["a" * 11 + "\n"]
+    assert long_unit(rule, torch.tensor(TOKENIZER("".join(lines))["input_ids"])) == 8
+    assert long_unit(rule, torch.tensor(TOKENIZER("abc")["input_ids"])) == 12
+
+
+def test_a_gate_begins_with_the_original(tmp_path: Path) -> None:
+    for variant, zero in (("content", False), ("content:start=zero", True), ("content:positions=gated", True)):
+        reader = converted(TINY, variant, str(saved_original(tmp_path)), TOKENIZER, LINES[0], "cpu")
+        assert reader.model.contentrope.are_zero() == zero
+
+
 @pytest.mark.parametrize(("train", "few"), [("all", False), ("lora", True), ("addresses", True)])
 def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Path) -> None:
-    reader = converted(TINY, f"content:train={train},rank=1", str(saved_original(tmp_path)), TOKENIZER, "cpu")
+    variant = f"content:train={train},rank=1"
+    reader = converted(TINY, variant, str(saved_original(tmp_path)), TOKENIZER, LINES[0], "cpu")
     trained = {name for name, weight in reader.named_parameters() if weight.requires_grad}
     assert any("contentrope" in name and name.endswith("project.weight") for name in trained)
     assert any("lora_A" in name for name in trained) == (train == "lora")

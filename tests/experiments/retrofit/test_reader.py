@@ -54,8 +54,8 @@ def test_an_open_gate_and_zero_addresses_are_the_original() -> None:
     from contentrope.experiments.retrofit.converting import with_addresses
 
     original = lively_reader()(LINES)
-    options = Addresses(competition=0)
-    reader = with_addresses(lively_reader().model, TOKENIZER, options, units="line", longest_unit=16).eval()
+    options = Addresses(positions="gated", competition=0)
+    reader = with_addresses(lively_reader().model, TOKENIZER, options, LINES[0], units="line", longest_unit=16).eval()
     assert torch.equal(reader(LINES, gate=torch.ones(2)), original)
     assert not torch.allclose(reader(LINES), original, atol=1e-2)
 

@@ -45,7 +45,7 @@ def addressed_reader(**options: Any) -> Reader:
     """With addresses that are as if trained."""
     torch.manual_seed(0)
     reader = with_addresses(
-        lively_reader().model, TOKENIZER, Addresses(**options), units="line", longest_unit=TINY.longest_unit
+        lively_reader().model, TOKENIZER, Addresses(**options), LINES[0], units="line", longest_unit=TINY.longest_unit
     )
     with torch.no_grad():
         for weight in reader.parameters():

@@ -15,17 +15,21 @@ RESCALINGS = ("pi", "ntk", "yarn")
 """Other frequencies for the same global positions."""
 
 Positions = Literal["gated", "local"]
-Trained = Literal["all", "lora", "addresses"]
+Start = Literal["back", "zero"]
+Trained = Literal["all", "lora", "addresses", "nothing"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
     """Content addresses in all layers."""
 
-    positions: Positions = "gated"
-    """gated: from global to local positions in the course of training; local: at once."""
+    positions: Positions = "local"
+    """local: counted inside each unit at once; gated: from global to local in the course of training."""
+    start: Start = "back"
+    """Addresses before they are trained. back: every completed unit seems to lie where the one before a long unit
+    does, at a distance that the model knows; zero: all of them lie upon the open one. With a gate, always zero."""
     train: Trained = "all"
-    """all weights; lora: low-rank changes and the addresses; addresses: nothing else."""
+    """all weights; lora: low-rank changes and the addresses; addresses alone; or nothing."""
     competition: float = 1.0
     """Exponent of the number of units, against which the open unit is weighed."""
     learn_competition: bool = False
@@ -34,7 +38,7 @@ class Addresses:
     """Of LoRA."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("positions", Positions), ("train", Trained)):
+        for name, choices in (("positions", Positions), ("start", Start), ("train", Trained)):
             if getattr(self, name) not in get_args(choices):
                 raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
         if self.rank < 1:
@@ -71,6 +75,10 @@ class Conversion:
         return self.addresses is not None and self.addresses.positions == "gated"
 
     @property
+    def trains(self) -> bool:
+        return self.scheme != UNTOUCHED and (self.addresses is None or self.addresses.train != "nothing")
+
+    @property
     def factor(self) -> float:
         return cast(Rescaling, self.options).factor
 
@@ -78,7 +86,7 @@ class Conversion:
 def parse_conversion(name: str) -> Conversion:
     """
     >>> parse_conversion("content:train=lora").options
-    Addresses(positions='gated', train='lora', competition=1.0, learn_competition=False, rank=16)
+    Addresses(positions='local', start='back', train='lora', competition=1.0, learn_competition=False, rank=16)
     >>> parse_conversion("pi:factor=8").factor
     8
     """

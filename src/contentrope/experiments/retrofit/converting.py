@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from contentrope.errors import InputError
 from contentrope.experiments.retrofit.checkpoints import config_of, load_model
 from contentrope.experiments.retrofit.config import RetrofitConfig
 from contentrope.experiments.retrofit.conversions import RESCALINGS, Addresses, Conversion, parse_conversion
 from contentrope.experiments.retrofit.reader import Reader, add_dropout
+from contentrope.units import Segmenter
+
+LONG = 0.99
+"""Share of units that are no longer than what counts as a long one."""
+SAMPLE = 2**18
+"""Tokens in which to look for it."""
 
 
-def converted(config: RetrofitConfig, variant: str, original: str, tokenizer: Any, device: str) -> Reader:
-    """The model at ``original`` (a folder or hub name) as ``variant`` begins its training."""
+def converted(
+    config: RetrofitConfig, variant: str, original: str, tokenizer: Any, text: Int[Tensor, "tokens"], device: str
+) -> Reader:
+    """The model at ``original`` (a folder or hub name) as ``variant`` begins its training on ``text``."""
     conversion = parse_conversion(variant)
     rope = rescaled(conversion, config_of(original), config.length)
     model = load_model(original, rope=rope, device=device)
@@ -21,7 +33,7 @@ def converted(config: RetrofitConfig, variant: str, original: str, tokenizer: An
     if conversion.addresses is None:
         return Reader(model)
     return with_addresses(
-        model, tokenizer, conversion.addresses, units=units_named(config.units), longest_unit=config.longest_unit
+        model, tokenizer, conversion.addresses, text, units=units_named(config.units), longest_unit=config.longest_unit
     )
 
 
@@ -29,6 +41,7 @@ def with_addresses(
     model: Any,
     tokenizer: Any,
     options: Addresses,
+    text: Int[Tensor, "tokens"],
     *,
     units: str | int,
     longest_unit: int,
@@ -49,9 +62,11 @@ def with_addresses(
         learn_competition=options.learn_competition,
     )
     segmenter, rotary = chf.adapter_of(model).segmenter, tuple(rotary_modules(model.base_model))
-    if options.train == "addresses":
+    if options.start == "back" and options.positions == "local":
+        lie_back(model, long_unit(segmenter, text))
+    if options.train in ("addresses", "nothing"):
         model.requires_grad_(False)
-        getattr(model, NAME).requires_grad_(True)
+        getattr(model, NAME).requires_grad_(options.train == "addresses")
     elif options.train == "lora":
         from peft import LoraConfig, get_peft_model
 
@@ -64,6 +79,29 @@ def with_addresses(
         )
         model = get_peft_model(model, changes)
     return Reader(model, segmenter, rotary)
+
+
+def long_unit(segmenter: Segmenter, text: Int[Tensor, "tokens"]) -> int:
+    """Tokens of a long unit of the text."""
+    sample = text[None, :SAMPLE].cpu()
+    units, _ = segmenter.advance(segmenter.initial(1), sample)
+    lengths = units.local[units.closes] + 1
+    return int(lengths.float().quantile(LONG)) if len(lengths) else segmenter.max_length
+
+
+@torch.no_grad()
+def lie_back(model: Any, tokens: int) -> None:
+    """Addresses that put every completed unit so many ``tokens`` before the open one, whatever its content.
+
+    A long unit away, all its tokens come before those of the open unit, at distances that the model was trained with.
+    So it reads well before its addresses are trained, and learns from there to tell units apart.
+    """
+    import contentrope.hf as chf
+
+    adapter = chf.adapter_of(model)
+    for turning, address in zip(adapter.turnings, adapter.addresses.by_turning, strict=True):
+        bias = address.project.bias
+        bias.copy_((-tokens * turning.frequency).repeat(turning.heads).to(bias))
 
 
 def units_named(name: str) -> str | int:

@@ -55,7 +55,7 @@ class Retrofit(Configured):
     @property
     def steps(self) -> int:
         """In the mean over all runs: the original's own training is counted with those of its variants."""
-        conversions = [name for name in self.variants if name != UNTOUCHED]
+        conversions = [name for name in self.variants if parse_conversion(name).trains]
         originals = self.config.pretraining.steps if self.config.model is None else 0
         return (originals + len(conversions) * self.config.training.steps) // len(self.variants)
 
@@ -121,8 +121,10 @@ class Retrofit(Configured):
                 first = reader
             else:
                 first.load_state_dict(reader.state_dict())
-            if variant == UNTOUCHED:
-                yield Converted(seed, first, self._original_facts(first, out, seed, device))
+            if not parse_conversion(variant).trains:
+                if variant != UNTOUCHED:
+                    self._save(variant, seed, first, out)
+                yield Converted(seed, first, self._untrained_facts(variant, first, out, seed, device))
                 continue
             if stepper is None:
                 stepper = Stepper(first, replace(self.config.training, seed=seed))
@@ -137,7 +139,8 @@ class Retrofit(Configured):
         from contentrope.experiments.retrofit.converting import converted
 
         with seeded(seed):  # LoRA begins at random
-            return converted(self.config, variant, self.original_of(out, seed), self.tokenizer, device)
+            original = self.original_of(out, seed)
+            return converted(self.config, variant, original, self.tokenizer, self.ids.training, device)
 
     def _train(self, variant: str, seed: int, stepper: Stepper, windows: Batches, out: Path, tell: Tell) -> StepReport:
         from contentrope.experiments.retrofit.reader import Gated
@@ -160,11 +163,11 @@ class Retrofit(Configured):
         save = save_plain if parse_conversion(variant).addresses is None else save_converted
         save(reader.model, self.tokenizer, folder_of(out, variant, seed) / "model")
 
-    def _original_facts(self, reader: Any, out: Path, seed: int, device: str) -> dict[str, Any]:
+    def _untrained_facts(self, variant: str, reader: Any, out: Path, seed: int, device: str) -> dict[str, Any]:
         from contentrope.experiments.retrofit.original import FACTS
 
         facts = _about(reader, device)
-        if self.config.model is None:
+        if variant == UNTOUCHED and self.config.model is None:
             facts |= read_json(Path(self.original_of(out, seed)) / FACTS)
         return facts
 
