@@ -99,7 +99,8 @@ def frame_of(
     is_untouched = zero and not torch.is_grad_enabled()
     # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
     exponents = competition if addresses.exponents is None else addresses.exponents.clone()
-    window, queries = None, ()
+    window: Window | None = None
+    queries: tuple[Rotation, ...] = ()
     if not is_untouched and _completes_any(columns, units):
         reading = _Reading(text, units, before, after, columns)
         window = _window(reading, addresses, embedding, segmenter.max_length)
