@@ -195,6 +195,18 @@ def test_training_on_a_gpu_waits_for_no_value(backend: str, padded: bool, monkey
             model(ids, use_cache=use_cache, **mask).logits.sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
+def test_a_cache_made_by_a_compiled_graph_goes_on() -> None:
+    torch._dynamo.reset()
+    model, ids = attached("llama"), random_ids(2, 21)
+    expected = logits(model, ids)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        first = compiled(ids[:, :17])
+        rest = model(ids[:, 17:], past_key_values=first.past_key_values)
+    torch.testing.assert_close(torch.cat((first.logits, rest.logits), dim=1), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
 def test_the_fused_kernels_are_part_of_one_graph() -> None:

@@ -95,7 +95,8 @@ class Addresses(nn.Module):
         """
         if torch.compiler.is_compiling():
             return False
-        weights = [p for a in self.by_turning for p in cast(ContentAddress, a).project.parameters()]
+        projections = [cast(ContentAddress, address).project for address in self.by_turning]
+        weights = [w for p in projections for w in (p.weight, p.bias)]
         weights += [] if self.exponents is None else [self.exponents]
         versions = [None if w.is_inference() else w._version for w in weights]
         training_on_gpu = weights[0].is_cuda and torch.is_grad_enabled()

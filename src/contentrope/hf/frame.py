@@ -163,12 +163,12 @@ def _completes_any(columns: Columns | None, units: Units) -> bool:
 def _rule(columns: Columns | None, units: Units) -> PairRule:
     if columns is None:
         return PairRule.among(units)
-    # A single token is read by the model's own attention, which is told of padding by its own mask.
-    padded = (columns.padded or units.padded) and units.seq_length > 1
-    total = columns.count + units.seq_length
+    # A single token is read by the model's own attention, which knows all about its keys.
+    many, total = units.seq_length > 1, columns.count + units.seq_length
+    padded = many and (columns.padded or units.padded)
     return PairRule(
         query_unit=units.unit,
-        key_unit=columns.fact("unit", 0, total),
+        key_unit=columns.fact("unit", 0, total) if many else units.unit,
         start=units.start,
         closes=units.closes,
         query_valid=units.valid if padded else None,
