@@ -105,19 +105,19 @@ def frame_of(
         reading = _Reading(text, units, before, after, columns)
         window = _window(reading, addresses, embedding, segmenter.max_length)
         queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
+    rule = _rule(columns, units)
+    own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
     return Frame(
         units=units,
         after=after,
-        rule=_rule(columns, units),
+        rule=rule,
         store=store,
         window=window,
         queries=queries,
         plain_mask=plain_mask,
         zero=zero,
         competition=exponents,
-        as_it_stands=not units.has_memory
-        and window is None
-        and (is_untouched or (units.seq_length == 1 and no_competition(exponents))),
+        as_it_stands=own_does_it and window is None and rule.query_memory is None,
     )
 
 
@@ -173,9 +173,16 @@ def _rule(columns: Columns | None, units: Units) -> PairRule:
         closes=units.closes,
         query_valid=units.valid if padded else None,
         key_valid=columns.fact("valid", 0, total).bool() if padded else None,
-        query_memory=units.memory if units.has_memory else None,
+        query_memory=units.memory if _has_memory(units) else None,
         offset=columns.count,
     )
+
+
+def _has_memory(units: Units) -> bool:
+    """Whether queries may belong to memory units. A single token mostly comes after the last of them."""
+    if not units.has_memory or units.seq_length > 1 or torch.compiler.is_compiling():
+        return units.has_memory
+    return bool(units.memory.any())
 
 
 def _window(reading: _Reading, addresses: Any, embedding: torch.nn.Module, longest: int) -> Window:
