@@ -63,7 +63,7 @@ def test_caps_and_sinks_are_left_as_they_are(name: str, monkeypatch: pytest.Monk
     logits(model, ids, use_cache=False)
     assert len(calls) == 2
     for adapter, layer, frame, states, (_, options), found in calls:
-        turning, alpha = adapter.turnings[layer.turning], frame.competition_in(layer.index)
+        turning, alpha = adapter.turnings[layer.turning], frame.competition_in(layer.layer_idx)
         query, key, value = states
         query = turning.turn(query.transpose(1, 2), frame.queries[layer.turning]).transpose(1, 2)
         addressed = turning.turn(key.transpose(1, 2), frame.window.rotations[layer.turning]).transpose(1, 2)

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from transformers import PreTrainedModel
 
 import contentrope as cr
 import contentrope.hf as chf
-from tests.hf.models import ARCHITECTURES, attached, logits, random_ids
+from contentrope.attention import tiled
+from contentrope.hf import attention
+from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, enliven, logits, random_ids, tiny
 
 every = pytest.mark.parametrize("name", ARCHITECTURES)
 
@@ -119,8 +122,6 @@ def test_soft_caps_and_sinks_stay_with_the_attention_of_the_model(name: str, pla
 
 @pytest.mark.parametrize("backend", ["reference", "tiled"])
 def test_a_backend_is_chosen_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from contentrope.hf import attention
-
     model, ids = attached("llama"), random_ids(2, 23)
     expected = logits(model, ids)
     chf.adapter_of(model).backend = backend
@@ -129,6 +130,97 @@ def test_a_backend_is_chosen_by_name(backend: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(attention, "backend_function", lambda n, *a, **k: asked.append(n) or real(n, *a, **k))
     torch.testing.assert_close(logits(model, ids), expected, rtol=0, atol=1e-10)
     assert asked == [backend, backend]
+
+
+def test_under_autocast_a_backend_is_given_one_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotary embeddings in float32 make queries and keys float32 there, but not values."""
+    model, ids = attached("llama", dtype=torch.float32), random_ids(2, 23)
+    seen: list[set[torch.dtype]] = []
+
+    def attend(*states: Tensor, **options: Any) -> Tensor:
+        seen.append({x.dtype for x in states[:4]})
+        return tiled.attend(*states, **options)
+
+    monkeypatch.setattr(attention, "backend_function", lambda *a, **k: attend)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits(model, ids)
+    assert seen == [{torch.bfloat16}] * 2
+
+
+@pytest.mark.parametrize("competition", [0.0, 0.5])
+def test_own_attention_under_autocast(competition: float) -> None:
+    model, ids = tiny("mistral, window", dtype=torch.float32), random_ids(2, 23)
+    chf.attach(model, units={TERMINATOR}, max_length=7, competition=competition)
+    exact = logits(enliven(model), ids)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert float((logits(model, ids) - exact).abs().mean()) < 0.1
+
+
+def test_that_addresses_are_not_zero_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = attached("llama").contentrope
+    weight = addresses.by_turning[0].project.weight
+    asked = []
+    real = Tensor.any
+    monkeypatch.setattr(Tensor, "any", lambda self, *a: asked.append(self) or real(self, *a))
+    assert not addresses.are_zero()
+    asked.clear()
+    assert not addresses.are_zero()
+    assert not asked
+    with torch.no_grad():
+        for weight in addresses.parameters():
+            weight.zero_()
+    assert addresses.are_zero()
+    weight.data.fill_(1.0)  # unseen by the counter of writes: that they are zero is not remembered
+    assert not addresses.are_zero()
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
+@pytest.mark.parametrize("backend", ["reference", "fused"])
+def test_training_on_a_gpu_waits_for_no_value(backend: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors without values, said to lie on a GPU: whoever asks for one of theirs is told off."""
+    if backend == "fused":
+        pytest.importorskip("triton")
+    model = attached("llama", dtype=torch.float32).train()
+    chf.adapter_of(model).backend = backend
+    assert not model.contentrope.are_zero()
+    monkeypatch.setattr(FakeTensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model._apply(torch.empty_like)
+        ids = torch.empty(2, 21, dtype=torch.int64)
+        with pytest.raises(DataDependentOutputException):
+            bool(ids.any())
+        mask = {"attention_mask": torch.ones_like(ids)} if padded else {}
+        for use_cache in (False, True):
+            model(ids, use_cache=use_cache, **mask).logits.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
+def test_a_cache_made_by_a_compiled_graph_goes_on() -> None:
+    torch._dynamo.reset()
+    model, ids = attached("llama"), random_ids(2, 21)
+    expected = logits(model, ids)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        first = compiled(ids[:, :17])
+        rest = model(ids[:, 17:], past_key_values=first.past_key_values)
+    torch.testing.assert_close(torch.cat((first.logits, rest.logits), dim=1), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
+def test_the_fused_kernels_are_part_of_one_graph() -> None:
+    pytest.importorskip("triton")
+    torch._dynamo.reset()
+    model, ids = attached("llama", dtype=torch.float32), random_ids(2, 21)
+    weight = model.contentrope.by_turning[0].project.weight
+    found = {}
+    for backend in ("reference", "fused"):
+        chf.adapter_of(model).backend = backend
+        called = torch.compile(model, fullgraph=True, backend="aot_eager") if backend == "fused" else model
+        out = called(ids, use_cache=False).logits
+        found[backend] = out.detach(), *torch.autograd.grad(out.square().sum(), weight)
+    torch.testing.assert_close(found["fused"], found["reference"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")

@@ -85,6 +85,7 @@ class Adapter:
             "turnings": {str(n): turning.describe() for n, turning in enumerate(self.turnings)},
             "units": describe(self.segmenter.rule),
             "max_length": self.segmenter.max_length,
+            "reader": list(self.segmenter.reader.ids),
             "learn_competition": self.learn_competition,
             "competition": self.competition,
             "gate": self.gate,

@@ -46,6 +46,8 @@ class Addresses(nn.Module):
         self.max_length = max_length
         self.exponents = None if exponents is None else nn.Parameter(exponents)
         """Of the competition between units, for each layer and query head; None: one fixed number for all."""
+        self.seen_at: list[int | None] | None = None
+        """How often the weights had been written to when last seen not to be zero."""
         self.rotations = nn.ModuleList(PositionRotations(t.frequency[None]) for t in turnings)
         self.by_turning = nn.ModuleList(ContentAddress(dim, t.heads, len(t.frequency)) for t in turnings)
 
@@ -85,9 +87,21 @@ class Addresses(nn.Module):
         return at_least_float32(cast(ContentAddress, self.by_turning[0]).project.weight.dtype)
 
     def are_zero(self) -> bool:
-        """Whether nothing is learned yet, neither addresses nor exponents. Not asked while a compiler traces."""
+        """Whether nothing is learned yet, neither addresses nor exponents. Not asked while a compiler traces.
+
+        A device is asked again only when weights were written to since they were seen not to be zero; in training on
+        a GPU not even then, as an optimizer writes at every step. (To take learned weights for zero would be wrong; to
+        take zero ones for learned costs the last bit at most. So only that they are not zero is remembered.)
+        """
         if torch.compiler.is_compiling():
             return False
-        weights = [p for a in self.by_turning for p in cast(ContentAddress, a).project.parameters()]
+        projections = [cast(ContentAddress, address).project for address in self.by_turning]
+        weights = [w for p in projections for w in (p.weight, p.bias)]
         weights += [] if self.exponents is None else [self.exponents]
-        return not any(bool(p.any()) for p in weights)
+        versions = [None if w.is_inference() else w._version for w in weights]
+        training_on_gpu = weights[0].is_cuda and torch.is_grad_enabled()
+        if self.seen_at is not None and (training_on_gpu or versions == self.seen_at):
+            return False
+        zero = not any(bool(w.any()) for w in weights)
+        self.seen_at = None if zero else versions
+        return zero

@@ -15,7 +15,7 @@ from contentrope.hf.adapter import HOME, Adapter, adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.attention import OWN, register
 from contentrope.hf.probe import rotary_modules
-from contentrope.hf.units import rule_of
+from contentrope.hf.units import reader_of, rule_of
 from contentrope.units import Rule, Segmenter
 
 
@@ -29,6 +29,7 @@ def attach(
     marker: str | None = None,
     competition: float = 0.0,
     learn_competition: bool = False,
+    reader: str | Iterable[int] = (),
     backend: str = "auto",
 ) -> PreTrainedModel:
     """Give every completed unit of the text an address in all attention layers of ``model``, in place.
@@ -43,6 +44,9 @@ def attach(
     ``competition``: the exponent alpha by which the number of completed units counts against them: 0 as in the paper,
     1 weighs the open unit against the average earlier one. ``learn_competition``: alpha is learned for each layer and
     head, from there on. It holds in all layers that have positions.
+
+    ``reader``: token ids, or a text that tokens contain. Units that begin before the first of them in a row are memory:
+    they see only themselves, so their order means nothing to those that read them.
 
     >>> import torch, transformers
     >>> sizes = dict(vocab_size=9, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
@@ -62,7 +66,7 @@ def attach(
     rule = rule_of(units, tokenizer, marker)
     adapter = Adapter(
         model,
-        Segmenter(rule, max_length=max_length),
+        Segmenter(rule, max_length=max_length, reader=reader_of(reader, tokenizer)),
         gate_of(positions),
         backend,
         competition=float(competition),

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from contentrope.attention import backend_function
+from contentrope.attention import backend_function, flex
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
 from contentrope.hf.keys import readdressed, settle
@@ -120,7 +120,7 @@ def _addressed(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     query, key, value = states
-    competition = frame.competition_in(layer.index)
+    competition = frame.competition_in(layer.layer_idx)
     single = query.shape[2] == 1
     if frame.window is None:
         turned, addressed = query, key
@@ -150,7 +150,7 @@ def _store(frame: Frame, layer: Layer) -> Any:
     if frame.store is None:
         return None
     frame.store.half_turned = True
-    return frame.store.layers[layer.index]
+    return frame.store.layers[layer.layer_idx]
 
 
 def _sees_whole(layer: Layer, frame: Frame, key: Tensor) -> bool:
@@ -168,16 +168,25 @@ def _by_backend(
     competition: Exponent,
     options: dict[str, Any],
 ) -> Float[Tensor, "batch queries heads head_dim"]:
-    dropout, compiling = options.get("dropout", 0.0), torch.compiler.is_compiling()
-    # Texts to be generated from are of all lengths, and some backends are compiled anew for each.
-    cached = frame.offset > 0 or not (torch.is_grad_enabled() or compiling)
-    if backend == "auto" and compiling and (not query.is_cuda or dropout or cached):
-        backend = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
-    function = backend_function(backend, query, dropout=dropout, cached=cached)
+    dropout = options.get("dropout", 0.0)
+    function = _backend(backend, query, dropout=dropout, cached=frame.offset > 0)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    keys = (x[:, :, : frame.total] for x in (key, addressed, value))
-    out = function(query, *keys, frame.rule, competition=competition, dropout=dropout, scale=scale)
+    states = [query, *(x[:, :, : frame.total] for x in (key, addressed, value))]
+    if torch.is_autocast_enabled(device := query.device.type):  # as PyTorch's own attention does
+        states = [x.to(torch.get_autocast_dtype(device)) for x in states]
+    out = function(*states, frame.rule, competition=competition, dropout=dropout, scale=scale)
     return out.transpose(1, 2).contiguous()
+
+
+def _backend(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
+    compiling = torch.compiler.is_compiling()
+    if name == "auto" and compiling and (not query.is_cuda or dropout or cached):
+        name = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
+    function = backend_function(name, query, dropout=dropout, cached=cached)
+    if name == "auto" and function is flex.attend and not (compiling or torch.is_grad_enabled()):
+        # Texts to be generated from are of all lengths, and it is compiled anew for each.
+        function = backend_function("tiled", query, dropout=dropout, cached=cached)
+    return function
 
 
 def _refuse_if_attached(module: nn.Module) -> None:

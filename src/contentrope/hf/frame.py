@@ -99,24 +99,25 @@ def frame_of(
     is_untouched = zero and not torch.is_grad_enabled()
     # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
     exponents = competition if addresses.exponents is None else addresses.exponents.clone()
-    window, queries = None, ()
+    window: Window | None = None
+    queries: tuple[Rotation, ...] = ()
     if not is_untouched and _completes_any(columns, units):
         reading = _Reading(text, units, before, after, columns)
         window = _window(reading, addresses, embedding, segmenter.max_length)
         queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
+    rule = _rule(columns, units)
+    own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
     return Frame(
         units=units,
         after=after,
-        rule=_rule(columns, units),
+        rule=rule,
         store=store,
         window=window,
         queries=queries,
         plain_mask=plain_mask,
         zero=zero,
         competition=exponents,
-        as_it_stands=not units.has_memory
-        and window is None
-        and (is_untouched or (units.seq_length == 1 and no_competition(exponents))),
+        as_it_stands=own_does_it and window is None and rule.query_memory is None,
     )
 
 
@@ -162,19 +163,26 @@ def _completes_any(columns: Columns | None, units: Units) -> bool:
 def _rule(columns: Columns | None, units: Units) -> PairRule:
     if columns is None:
         return PairRule.among(units)
-    # A single token is read by the model's own attention, which is told of padding by its own mask.
-    padded = (columns.padded or units.padded) and units.seq_length > 1
-    total = columns.count + units.seq_length
+    # A single token is read by the model's own attention, which knows all about its keys.
+    many, total = units.seq_length > 1, columns.count + units.seq_length
+    padded = many and (columns.padded or units.padded)
     return PairRule(
         query_unit=units.unit,
-        key_unit=columns.fact("unit", 0, total),
+        key_unit=columns.fact("unit", 0, total) if many else units.unit,
         start=units.start,
         closes=units.closes,
         query_valid=units.valid if padded else None,
         key_valid=columns.fact("valid", 0, total).bool() if padded else None,
-        query_memory=units.memory if units.has_memory else None,
+        query_memory=units.memory if _has_memory(units) else None,
         offset=columns.count,
     )
+
+
+def _has_memory(units: Units) -> bool:
+    """Whether queries may belong to memory units. A single token mostly comes after the last of them."""
+    if not units.has_memory or units.seq_length > 1 or torch.compiler.is_compiling():
+        return units.has_memory
+    return bool(units.memory.any())
 
 
 def _window(reading: _Reading, addresses: Any, embedding: torch.nn.Module, longest: int) -> Window:

@@ -42,7 +42,9 @@ def padding_of(mask: Any, ids: Tensor, offset: int) -> tuple[Tensor | None, bool
         if mask.shape[1] < end:
             raise InputError(f"attention_mask covers {mask.shape[1]} tokens, the call ends at {end}: pass all of them")
         valid = mask[:, offset:end].bool()
-        all_valid = can_be_read(valid) and bool(valid.all())
+        # In training on a GPU asking would mean waiting: there a mask is taken to hide something.
+        may_ask = can_be_read(valid) and not (valid.is_cuda and torch.is_grad_enabled())
+        all_valid = may_ask and bool(valid.all())
         return (None if all_valid else valid), True
     # A mask over pairs: padding does not see itself.
     columns = torch.arange(offset, end, device=mask.device) - max(end - mask.shape[-1], 0)

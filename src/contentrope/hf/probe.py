@@ -27,7 +27,7 @@ KINDS_OF_MASK = ("full_attention", "sliding_attention")
 
 
 class Layer(NamedTuple):
-    index: int
+    layer_idx: int
     turning: int | None
     """Which of the model's turnings; None: the layer has no positions, so addresses cannot be told to it."""
     plain: bool

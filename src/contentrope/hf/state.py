@@ -10,11 +10,11 @@ Shapes: batch, columns (tokens read so far, padding included; room for them is d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import (
     Cache,
@@ -33,11 +33,20 @@ from contentrope.units import SegmenterState, Units
 
 FACTS = ("ids", "unit", "local", "closes", "valid", "given")
 """Of a column: "given", whether the caller said where units end there, instead of the rule."""
-WRITTEN = 4
-"""So many of them at every step; the rest only where they are not what they mostly are."""
 KINDS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 """Layers that hold keys as they were given."""
-ROOM = 64
+ROOM, MOST_UNWRITTEN = 64, 256
+
+
+class _Facts(NamedTuple):
+    """Of the columns of one call, in the order of :data:`FACTS`."""
+
+    ids: Int[Tensor, "batch seq"]
+    unit: Int[Tensor, "batch seq"]
+    local: Int[Tensor, "batch seq"]
+    closes: Bool[Tensor, "batch seq"]
+    valid: Bool[Tensor, "batch seq"]
+    given: bool
 
 
 class Columns:
@@ -45,8 +54,13 @@ class Columns:
 
     def __init__(self, batch: int, device: torch.device) -> None:
         self.count = 0
+        """Columns of finished calls."""
         self.padded = False
         self.facts = torch.zeros(len(FACTS), batch, ROOM, dtype=torch.int64, device=device)
+        self.written = self.noted = 0
+        """Columns whose facts are written there, and those whose facts are known at all."""
+        self.unwritten: list[_Facts] = []
+        """Of the columns between: decoding should not pay for writing what nobody reads before a unit is completed."""
         self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
         """For each turning of the model, by what a column's keys were turned: zero while its unit is open. Made when
         the first unit is completed."""
@@ -58,19 +72,18 @@ class Columns:
         return self.facts.shape[1]
 
     def fact(self, name: str, begin: int = 0, end: int | None = None) -> Int[Tensor, "batch columns"]:
+        self._write()
         return self.facts[FACTS.index(name), :, begin : self.count if end is None else end]
 
     def note(self, ids: Int[Tensor, "batch seq"], units: Units, *, ends_given: bool) -> None:
-        """Write down the facts of new columns."""
-        begin, end = self.count, self.count + ids.shape[1]
-        if end > (room := self.facts.shape[2]):
-            more = max(end, 2 * room) - room
-            self.facts = F.pad(self.facts, (0, more))
-            self.angles = tuple(F.pad(x, (0, 0, 0, 0, 0, more)) for x in self.angles)
-        parts = [ids.to(torch.int64), units.unit, units.local, units.closes.to(torch.int64)]
-        torch.stack(parts, out=self.facts[:WRITTEN, :, begin:end])
-        self.fact("valid", begin, end).copy_(units.valid)
-        self.fact("given", begin, end).fill_(ends_given)
+        """Take the facts of a call's columns."""
+        if self.noted > self.count:  # those of a call that has failed
+            self.unwritten = self.unwritten[:-1]
+            self.written = min(self.written, self.count)
+        if len(self.unwritten) == MOST_UNWRITTEN:
+            self._write()
+        self.unwritten.append(_Facts(ids, units.unit, units.local, units.closes, units.valid, ends_given))
+        self.noted = self.count + ids.shape[1]
 
     def commit(self, total: int, segmenter: SegmenterState, window: Window | None, *, padded: bool) -> None:
         """Accept the columns of a finished call, and the addresses of the units it has completed."""
@@ -78,17 +91,36 @@ class Columns:
             self._remember(window)
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
 
+    def _write(self) -> None:
+        if not self.unwritten:
+            return
+        self._reserve(self.noted)
+        *tensors, given = zip(*self.unwritten, strict=True)
+        facts = [torch.cat(of_calls, dim=1).to(torch.int64) for of_calls in tensors]
+        lengths = (x.shape[1] for x in tensors[0])
+        is_given = [torch.full_like(facts[0][:, :n], g) for n, g in zip(lengths, given, strict=True)]
+        self.facts[:, :, self.written : self.noted] = torch.stack([*facts, torch.cat(is_given, dim=1)])
+        self.written, self.unwritten = self.noted, []
+
+    def _reserve(self, columns: int) -> None:
+        room = self.facts.shape[2]
+        if columns > room:
+            more = max(columns, 2 * room) - room
+            self.facts = F.pad(self.facts, (0, more))
+            self.angles = tuple(F.pad(x, (0, 0, 0, 0, 0, more)) for x in self.angles)
+
     def _remember(self, window: Window) -> None:
+        self._write()
         room = self.facts.shape[2]
         if not self.angles:
             self.angles = tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in window.angles)
         for kept, new in zip(self.angles, window.angles, strict=True):
-            there = kept[:, window.begin : window.total]
+            there, completed = kept[:, window.begin : window.total], window.completed
             new = new.detach()
-            completed = window.completed
             there.copy_(new if completed is None else torch.where(completed[..., None, None], new, there))
 
     def rows(self, index: Int[Tensor, "rows"]) -> None:
+        self._write()
         index = index.to(self.facts.device)
         self.facts = self.facts.index_select(1, index)
         self.angles = tuple(x.index_select(0, index) for x in self.angles)
@@ -96,8 +128,10 @@ class Columns:
 
     def truncate(self, count: int) -> Window | None:
         """As if no more had been read; what must be turned back of the keys: a unit completed later is open again."""
+        self._write()
         window = self._reopened(count)
         self.count, self.segmenter = count, None
+        self.written = self.noted = count
         for angles in self.angles:
             angles[:, count:] = 0.0
         return window
@@ -130,7 +164,7 @@ class ColumnsLayer(CacheLayerMixin):
         self.is_sliding = all(getattr(layer, "is_sliding", False) for layer in layers)
         self.is_compileable = all(layer.is_compileable for layer in layers)
         self.layers = layers
-        """Of the cache; the last of them is this one."""
+        """Of the cache, those of the model."""
         self.turnings = turnings
         """By the index of a layer the number of its turning, and that itself; layers without positions are left out."""
         self.columns: Columns | None = None
@@ -217,6 +251,6 @@ def columns_layer(cache: Cache, layers: int, turnings: dict[int, tuple[int, Turn
             f"keys are turned where they lie when a unit is completed, which {what} does not allow; "
             "use a DynamicCache or a StaticCache that stays on its device"
         )
-    made = ColumnsLayer(cache.layers, turnings)
+    made = ColumnsLayer(list(cache.layers), turnings)
     cache.layers.append(made)
     return made

@@ -8,6 +8,7 @@ from typing import Any
 from contentrope.errors import InputError
 from contentrope.units import FixedLength, Rule, Terminators, TextRule, vocabulary_of
 from contentrope.units.automata import KINDS
+from contentrope.units.checks import token_ids
 
 
 def rule_of(units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str | None) -> Rule:
@@ -33,6 +34,22 @@ def rule_of(units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str
     if isinstance(units, Iterable):
         return Terminators(units)
     raise InputError(f"units is {units!r}: pass a kind of text, a length, token ids or a rule")
+
+
+def reader_of(reader: str | Iterable[int], tokenizer: Any) -> tuple[int, ...]:
+    """The token ids from the first of which on units read others.
+
+    >>> reader_of({4, 2}, None)
+    (2, 4)
+    """
+    if not isinstance(reader, str):
+        return token_ids("reader", reader)
+    if tokenizer is None:
+        raise InputError(f"reader {reader!r} is found in the text: pass the tokenizer too, or token ids")
+    found = tuple(i for i, text in enumerate(vocabulary_of(tokenizer)) if reader in text)
+    if not found or not reader:
+        raise InputError(f"no token contains the reader {reader!r}; pass the ids of the tokens it is made of")
+    return found
 
 
 def describe(rule: Rule) -> dict[str, Any]:
