@@ -63,8 +63,8 @@ def test_a_plain_checkpoint_is_loaded_as_it_is(tmp_path: Path) -> None:
         chf.adapter_of(model)
 
 
-def test_units_by_number_come_back(tmp_path: Path) -> None:
-    model: Any = chf.attach(lively_reader().model, units=5, max_length=8)
+def test_units_by_number_and_memory_come_back(tmp_path: Path) -> None:
+    model: Any = chf.attach(lively_reader().model, units=5, max_length=8, reader={3}, learn_competition=True)
     save_converted(model, TOKENIZER, tmp_path / "saved")
     again, _ = load_any(str(tmp_path / "saved"))
     with torch.no_grad():

@@ -166,8 +166,9 @@ def attach_as_saved(model: Any, tokenizer: Any, folder: Path) -> Any:
         units=known,
         marker=units.get("marker"),
         max_length=saved["max_length"],
-        competition=saved["competition"],
-        learn_competition=saved["learn_competition"],
+        competition=saved.get("competition", 0.0),
+        learn_competition=saved.get("learn_competition", False),
+        reader=saved.get("reader", ()),
     )
     if (folder / ADAPTER).exists():
         from peft import PeftModel
