@@ -27,7 +27,8 @@ from tests.experiments.retrofit.tiny import LINES, TINY, TOKENIZER, lively_reade
         ("alibi", "no conversion 'alibi'"),
         ("content:positions=nowhere", "positions must be one of gated, local; got 'nowhere'"),
         ("content:positions=1", "option 'positions' of scheme 'content' must be a word, e.g. 'local'; got 1"),
-        ("content:start=ahead", "start must be one of back, zero; got 'ahead'"),
+        ("content:start=ahead", "start must be one of zero, back; got 'ahead'"),
+        ("content:start=back,positions=gated", "start=back is for positions=local"),
         ("content:train=some", "train must be one of all, lora, addresses, nothing; got 'some'"),
         ("content:rank=0", "rank must be at least 1, got 0"),
         ("content:factor=2", "has no option factor"),
@@ -92,7 +93,7 @@ def test_units_that_lie_back_are_read_where_the_original_has_them() -> None:
     """A unit as long as the distance, before the open one: local positions and this address are global positions."""
     ids = torch.tensor([TOKENIZER("abcdefg\nfab cd")["input_ids"]])
     original = lively_reader()(ids)
-    options = Addresses(competition=0, start="zero")
+    options = Addresses(competition=0)
     reader = with_addresses(lively_reader().model, TOKENIZER, options, ids[0], units="line", longest_unit=16).eval()
     assert not torch.allclose(reader(ids)[:, 8:], original[:, 8:], atol=1e-2)
     lie_back(reader.model, 8)
@@ -108,8 +109,8 @@ def test_a_long_unit_is_measured_in_the_text() -> None:
     assert long_unit(rule, torch.tensor(TOKENIZER("abc")["input_ids"])) == 12
 
 
-def test_a_gate_begins_with_the_original(tmp_path: Path) -> None:
-    for variant, zero in (("content", False), ("content:start=zero", True), ("content:positions=gated", True)):
+def test_addresses_begin_at_zero_unless_they_lie_back(tmp_path: Path) -> None:
+    for variant, zero in (("content:start=back", False), ("content", True), ("content:positions=gated", True)):
         reader = converted(TINY, variant, str(saved_original(tmp_path)), TOKENIZER, LINES[0], "cpu")
         assert reader.model.contentrope.are_zero() == zero
 

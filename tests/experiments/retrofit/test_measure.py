@@ -27,7 +27,14 @@ from tests.experiments.retrofit.tiny import TINY, saved_original
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every kind of variant, finished."""
     out = tmp_path_factory.mktemp("whole")
-    variants = (*TINY.variants, "content", "content:train=lora", "content:train=nothing", "rope", "pi:factor=4")
+    variants = (
+        *TINY.variants,
+        "content",
+        "content:train=lora",
+        "content:start=back,train=nothing",
+        "rope",
+        "pi:factor=4",
+    )
     run(replace(TINY, variants=variants), out, Recorder())
     return out
 
@@ -41,7 +48,7 @@ def test_every_variant_is_measured_at_every_length(whole: Path) -> None:
         found = entry["runs"]["0"]
         assert set(found["perplexity"]) == {"16", "64"}
         assert found["environment"]["transformers"]
-        trains = variant not in ("untouched", "content:train=nothing")
+        trains = variant not in ("untouched", "content:start=back,train=nothing")
         assert ("trained_parameters" in found) == trains
     values = perplexities(results)
     assert values["rope"]["0"] != values["untouched"]["0"]
@@ -50,7 +57,8 @@ def test_every_variant_is_measured_at_every_length(whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "variant", ["untouched", "content:positions=gated", "content:train=lora", "content:train=nothing", "pi:factor=4"]
+    "variant",
+    ["untouched", "content:positions=gated", "content:train=lora", "content:start=back,train=nothing", "pi:factor=4"],
 )
 def test_the_saved_model_is_the_one_that_was_measured(variant: str, whole: Path) -> None:
     folder = folder_of(whole, variant, 0) if variant != "untouched" else whole / "originals" / "seed-0"

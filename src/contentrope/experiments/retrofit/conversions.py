@@ -15,7 +15,7 @@ RESCALINGS = ("pi", "ntk", "yarn")
 """Other frequencies for the same global positions."""
 
 Positions = Literal["gated", "local"]
-Start = Literal["back", "zero"]
+Start = Literal["zero", "back"]
 Trained = Literal["all", "lora", "addresses", "nothing"]
 
 
@@ -25,9 +25,9 @@ class Addresses:
 
     positions: Positions = "local"
     """local: counted inside each unit at once; gated: from global to local in the course of training."""
-    start: Start = "back"
-    """Addresses before they are trained. back: every completed unit seems to lie where the one before a long unit
-    does, at a distance that the model knows; zero: all of them lie upon the open one. With a gate, always zero."""
+    start: Start = "zero"
+    """Addresses before they are trained. zero: all units lie upon the open one; back: a long unit before it, at
+    distances that the model knows, so that it reads well without training, but does not end as well with it."""
     train: Trained = "all"
     """all weights; lora: low-rank changes and the addresses; addresses alone; or nothing."""
     competition: float = 1.0
@@ -41,6 +41,8 @@ class Addresses:
         for name, choices in (("positions", Positions), ("start", Start), ("train", Trained)):
             if getattr(self, name) not in get_args(choices):
                 raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
+        if self.start == "back" and self.positions == "gated":
+            raise InputError("start=back is for positions=local: a gate begins with units where the model has them")
         if self.rank < 1:
             raise InputError(f"rank must be at least 1, got {self.rank}")
 
@@ -86,7 +88,7 @@ class Conversion:
 def parse_conversion(name: str) -> Conversion:
     """
     >>> parse_conversion("content:train=lora").options
-    Addresses(positions='local', start='back', train='lora', competition=1.0, learn_competition=False, rank=16)
+    Addresses(positions='local', start='zero', train='lora', competition=1.0, learn_competition=False, rank=16)
     >>> parse_conversion("pi:factor=8").factor
     8
     """

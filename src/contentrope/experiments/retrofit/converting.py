@@ -62,7 +62,7 @@ def with_addresses(
         learn_competition=options.learn_competition,
     )
     segmenter, rotary = chf.adapter_of(model).segmenter, tuple(rotary_modules(model.base_model))
-    if options.start == "back" and options.positions == "local":
+    if options.start == "back":
         lie_back(model, long_unit(segmenter, text))
     if options.train in ("addresses", "nothing"):
         model.requires_grad_(False)
@@ -94,7 +94,7 @@ def lie_back(model: Any, tokens: int) -> None:
     """Addresses that put every completed unit so many ``tokens`` before the open one, whatever its content.
 
     A long unit away, all its tokens come before those of the open unit, at distances that the model was trained with.
-    So it reads well before its addresses are trained, and learns from there to tell units apart.
+    So it reads well before anything is trained, though it cannot tell units apart.
     """
     import contentrope.hf as chf
 
