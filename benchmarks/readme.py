@@ -79,7 +79,7 @@ SECTIONS: dict[str, Section] = {
     "retrofit": ("retrofit-quick.json", lambda results: perplexity_table(results).markdown()),
     "training": ("benchmark-training-gpu.json", training_table),
 }
-PICTURES = ("shakespeare-paper", "shakespeare-beyond")
+PICTURES = ("shakespeare-paper", "shakespeare-beyond", "retrofit-quick")
 """Result files whose length curve stands beside them as a picture."""
 
 

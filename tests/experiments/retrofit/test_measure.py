@@ -9,11 +9,11 @@ import pytest
 import torch
 from filelock import FileLock
 
-from contentrope.errors import InputError
+from contentrope.errors import CheckpointError, InputError
 from contentrope.experiments.evaluation import perplexity
 from contentrope.experiments.retrofit import Retrofit, run
 from contentrope.experiments.retrofit.checkpoints import load_any
-from contentrope.experiments.retrofit.original import train_originals
+from contentrope.experiments.retrofit.original import Pretraining, train_originals
 from contentrope.experiments.retrofit.reader import Reader
 from contentrope.experiments.suite import folder_of
 from contentrope.reports import read_results
@@ -115,11 +115,15 @@ def test_of_several_processes_each_takes_another_original(tmp_path: Path) -> Non
             of_another.release()  # the other one was stopped, and left it undone
 
     windows = Windows(experiment.ids.training, TINY.length)
-    train_originals(TINY, [0, 1], tmp_path, "cpu", experiment.tokenizer, windows, tell)
+    plan = Pretraining(TINY, experiment.tokenizer, windows, experiment.text.description)
+    train_originals(plan, [0, 1], tmp_path, "cpu", tell)
     assert list(dict.fromkeys(order)) == [1, 0]
     before = len(order)
-    train_originals(TINY, [0, 1], tmp_path, "cpu", experiment.tokenizer, windows, tell)
+    train_originals(plan, [0, 1], tmp_path, "cpu", tell)
     assert len(order) == before, "trained again"
+    other = replace(plan, config=replace(TINY, pretraining=replace(TINY.pretraining, steps=30)))
+    with pytest.raises(CheckpointError, match=r"another original \(pretraining.steps: 30 here, 20 in the file\)"):
+        train_originals(other, [0], tmp_path, "cpu", tell)
 
 
 def test_a_checkpoint_of_ones_own_is_converted(tmp_path: Path) -> None:

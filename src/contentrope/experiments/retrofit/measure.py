@@ -94,12 +94,10 @@ class Retrofit(Configured):
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         windows = Windows(self.ids.training, self.config.length, device)
         if self.config.model is None:
-            from contentrope.experiments.retrofit.original import train_originals
+            from contentrope.experiments.retrofit.original import Pretraining, train_originals
 
-            def tell_of_original(seed: int, report: StepReport) -> None:
-                tell(Trained(UNTOUCHED, seed, report))
-
-            train_originals(self.config, seeds, out, device, self.tokenizer, windows, tell_of_original)
+            plan = Pretraining(self.config, self.tokenizer, windows, self.text.description)
+            train_originals(plan, seeds, out, device, lambda seed, report: tell(Trained(UNTOUCHED, seed, report)))
         for seed, reader, facts in self._converted(variant, seeds, windows, out, device, tell):
             found = self._evaluate(variant, seed, reader, tell)
             tell(Finished(variant, seed, found | facts, in_short(found["perplexity"])))
@@ -121,19 +119,18 @@ class Retrofit(Configured):
                 first = reader
             else:
                 first.load_state_dict(reader.state_dict())
-            if not parse_conversion(variant).trains:
-                if variant != UNTOUCHED:
-                    self._save(variant, seed, first, out)
-                yield Converted(seed, first, self._untrained_facts(variant, first, out, seed, device))
-                continue
-            if stepper is None:
-                stepper = Stepper(first, replace(self.config.training, seed=seed))
+            if parse_conversion(variant).trains:
+                if stepper is None:
+                    stepper = Stepper(first, replace(self.config.training, seed=seed))
+                else:
+                    stepper.restart(seed, reader.state_dict())
+                last = self._train(variant, seed, stepper, windows, out, tell)
+                facts = _facts(last, stepper, device)
             else:
-                stepper.restart(seed, reader.state_dict())
-            last = self._train(variant, seed, stepper, windows, out, tell)
-            self._save(variant, seed, first, out)
-            yield Converted(seed, first, _facts(last, stepper, device))
-            first.train()
+                facts = self._untrained_facts(variant, first, out, seed, device)
+            if variant != UNTOUCHED:
+                self._save(variant, seed, first, out)
+            yield Converted(seed, first, facts)
 
     def _fresh(self, variant: str, seed: int, out: Path, device: str) -> Any:
         from contentrope.experiments.retrofit.converting import converted
@@ -168,7 +165,8 @@ class Retrofit(Configured):
 
         facts = _about(reader, device)
         if variant == UNTOUCHED and self.config.model is None:
-            facts |= read_json(Path(self.original_of(out, seed)) / FACTS)
+            found = read_json(Path(self.original_of(out, seed)) / FACTS)
+            facts |= {name: value for name, value in found.items() if name != "settings"}
         return facts
 
     def _evaluate(self, variant: str, seed: int, reader: Any, tell: Tell) -> dict[str, Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from contentrope.config import differences
+from contentrope.errors import CheckpointError
 from contentrope.experiments.retrofit.checkpoints import save_plain
 from contentrope.experiments.retrofit.config import RetrofitConfig
 from contentrope.experiments.retrofit.reader import Reader, add_dropout
 from contentrope.experiments.suite import seeded
-from contentrope.results import write_json
+from contentrope.results import read_json, write_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, train
 
 FACTS = "training.json"
@@ -23,14 +25,23 @@ def original_folder(out: Path, seed: int) -> Path:
     return out / "originals" / f"seed-{seed}"
 
 
+@dataclass(frozen=True)
+class Pretraining:
+    """All that decides what the originals become."""
+
+    config: RetrofitConfig
+    tokenizer: Any
+    batches: Batches
+    corpus: dict[str, Any]
+
+    def settings(self) -> dict[str, Any]:
+        training = {**asdict(self.config.pretraining), "seed": None}
+        about = {"size": asdict(self.config.size), "length": self.config.length, "pretraining": training}
+        return {**about, "corpus": self.corpus, "symbols": len(self.tokenizer)}
+
+
 def train_originals(
-    config: RetrofitConfig,
-    seeds: list[int],
-    out: Path,
-    device: str,
-    tokenizer: Any,
-    batches: Batches,
-    tell: Callable[[int, StepReport], None],
+    plan: Pretraining, seeds: list[int], out: Path, device: str, tell: Callable[[int, StepReport], None]
 ) -> None:
     """Train what is missing. Of several processes each takes another seed, then waits for the others'."""
     from filelock import FileLock, Timeout
@@ -42,18 +53,28 @@ def train_originals(
         for seed, lock in locks.items():
             try:
                 with lock.acquire(timeout=patience):
-                    if not (original_folder(out, seed) / "model" / FACTS).exists():
-                        stepper = _stepper(config, seed, device, len(tokenizer), stepper)
-                        _train(config, stepper, seed, out, tokenizer, batches, tell)
+                    if not _is_there(plan, original_folder(out, seed) / "model" / FACTS):
+                        stepper = _stepper(plan, seed, device, stepper)
+                        _train(plan, stepper, seed, out, tell)
             except Timeout:
                 continue
 
 
-def _stepper(config: RetrofitConfig, seed: int, device: str, symbols: int, before: Stepper | None) -> Stepper:
+def _is_there(plan: Pretraining, facts: Path) -> bool:
+    """Whether an original is finished; refused if it is another one."""
+    if not facts.exists():
+        return False
+    unlike = differences(plan.settings(), read_json(facts).get("settings", {}))
+    if unlike:
+        raise CheckpointError(f"{facts.parent} is another original ({'; '.join(unlike)}); choose another folder")
+    return True
+
+
+def _stepper(plan: Pretraining, seed: int, device: str, before: Stepper | None) -> Stepper:
     """One for all seeds: what was compiled for the first serves the others."""
-    fresh = fresh_original(config, seed, symbols).to(device)
+    fresh = fresh_original(plan.config, seed, len(plan.tokenizer)).to(device)
     if before is None:
-        return Stepper(fresh, replace(config.pretraining, seed=seed))
+        return Stepper(fresh, replace(plan.config.pretraining, seed=seed))
     before.restart(seed, fresh.state_dict())
     return before
 
@@ -82,28 +103,20 @@ def fresh_original(config: RetrofitConfig, seed: int, symbols: int) -> Reader:
     return Reader(model)
 
 
-def _train(
-    config: RetrofitConfig,
-    stepper: Stepper,
-    seed: int,
-    out: Path,
-    tokenizer: Any,
-    batches: Batches,
-    tell: Callable[[int, StepReport], None],
-) -> None:
+def _train(plan: Pretraining, stepper: Stepper, seed: int, out: Path, tell: Callable[[int, StepReport], None]) -> None:
     folder = original_folder(out, seed)
-    settings = {"size": asdict(config.size), "length": config.length, "symbols": len(tokenizer)}
     last = train(
         stepper,
-        batches,
+        plan.batches,
         checkpoint=folder / "checkpoint",
         on_step=lambda report: tell(seed, report),
-        settings=settings,
+        settings=plan.settings(),
         metrics=MetricsLog(folder),
     )
     model: Any = stepper.model.model
-    save_plain(model, tokenizer, folder / "model")
+    save_plain(model, plan.tokenizer, folder / "model")
     facts = {
+        "settings": plan.settings(),
         "final_loss": last.loss,
         "training_seconds": last.seconds,
         "steps_per_second": last.steps_per_second,

@@ -18,8 +18,9 @@ PICTURE = "Perplexity by length, one line per conversion of the same original; t
 VARIANTS = {
     UNTOUCHED: "the original as it is",
     "rope": "the original, trained on for as many steps",
-    "content": "content addresses; positions gated from global to local, or local at once; all weights trained, LoRA "
-    "and the addresses, or the addresses alone",
+    "content": "content addresses and local positions, all weights trained; positions=gated: by way of positions "
+    "between global and local; train=lora: low-rank changes and the addresses; train=addresses: these alone; "
+    "start=back,train=nothing: all earlier units seem to lie a long unit back, and nothing is trained",
     "pi, ntk, yarn": "frequencies rescaled by a factor, then trained for as many steps at the same length",
 }
 
