@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 import contentrope.hf as chf
 from contentrope.training.sharding import whole
-from tests.hf.models import attached, random_ids
+from tests.hf.models import TERMINATOR, random_ids, tiny
 
 STEPS = 3
 ROWS = 4
@@ -37,7 +37,8 @@ def losses_of(model: Any, rows: slice, gather: Any = lambda loss: loss) -> list[
 
 
 def new_model() -> Any:
-    model = attached("llama", lively=False).train()
+    model = tiny("llama").train()
+    chf.attach(model, units={TERMINATOR}, max_length=7, learn_competition=True)
     model.gradient_checkpointing_enable()
     return model
 

@@ -255,6 +255,32 @@ def test_a_token_that_completes_nothing_turns_no_key(name: str, kind: Any, monke
         assert max(turned, default=0) <= 6, "only the keys of the completed unit are turned"
 
 
+def test_a_cache_filled_in_inference_mode_goes_on_outside() -> None:
+    model, ids = attached("llama"), random_ids(1, 24)
+    expected = logits(model, ids)
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(ids[:, :12], past_key_values=cache)
+        model(ids[:, 12:13], past_key_values=cache)
+    cache.crop(-6)
+    same(in_chunks(model, ids[:, 7:], (1,), cache), expected[:, 7:])
+
+
+@some
+def test_rolling_back_costs_one_rounding(name: str) -> None:
+    model, ids = attached(name, dtype=torch.bfloat16), random_ids(1, 8, end_rate=0.0)
+    ids[0, 7] = TERMINATOR
+    caches = []
+    for read in (ids[:, :6], ids):
+        caches.append(DynamicCache(config=model.config))
+        logits(model, read, past_key_values=caches[-1])
+    caches[1].crop(-2)
+    for expected, found in zip(*(cache.layers[:-1] for cache in caches), strict=True):
+        assert torch.equal(found.values, expected.values)
+        size = expected.keys.abs().amax(-1, keepdim=True)
+        assert bool(((found.keys - expected.keys).abs() <= 2 * torch.finfo(torch.bfloat16).eps * size).all())
+
+
 def test_a_copied_cache_goes_its_own_way() -> None:
     model, ids = attached("llama"), random_ids(1, 20)
     expected = logits(model, ids)

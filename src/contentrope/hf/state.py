@@ -103,11 +103,17 @@ class Columns:
         self.written, self.unwritten = self.noted, []
 
     def _reserve(self, columns: int) -> None:
+        self._leave_inference_mode()
         room = self.facts.shape[2]
         if columns > room:
             more = max(columns, 2 * room) - room
             self.facts = F.pad(self.facts, (0, more))
             self.angles = tuple(F.pad(x, (0, 0, 0, 0, 0, more)) for x in self.angles)
+
+    def _leave_inference_mode(self) -> None:
+        """What was made there can be written to only there."""
+        if self.facts.is_inference() and not torch.is_inference_mode_enabled():
+            self.facts, self.angles = self.facts.clone(), tuple(x.clone() for x in self.angles)
 
     def _remember(self, window: Window) -> None:
         self._write()
@@ -129,6 +135,7 @@ class Columns:
     def truncate(self, count: int) -> Window | None:
         """As if no more had been read; what must be turned back of the keys: a unit completed later is open again."""
         self._write()
+        self._leave_inference_mode()
         window = self._reopened(count)
         self.count, self.segmenter = count, None
         self.written = self.noted = count
