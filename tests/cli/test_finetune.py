@@ -25,10 +25,11 @@ if not importlib.util.find_spec("transformers"):
     pytest.skip("needs transformers", allow_module_level=True)
 
 import contentrope.hf as chf
-from contentrope.experiments.retrofit.checkpoints import load_any
+from contentrope.experiments.retrofit.checkpoints import load_any, save_plain
 from contentrope.experiments.retrofit.reader import Reader
 from contentrope.experiments.retrofit.texts import encode, read_text
-from tests.experiments.retrofit.tiny import saved_original
+from tests.experiments.retrofit.tiny import TOKENIZER, saved_original
+from tests.hf.models import tiny
 
 SIZES = ["--length", "16", "--steps", "6", "--batch-size", "2", "--warmup", "1", "--learning-rate", "0.01"]
 
@@ -86,6 +87,20 @@ def test_lora_writes_an_adapter_and_leaves_the_model(original: Path, letters: Pa
     assert "model.safetensors" not in files
     adapter = chf.adapter_of(load_any(str(tmp_path / "run" / "model"))[0])
     assert (adapter.segmenter.rule.n, adapter.segmenter.max_length, adapter.competition) == (5, 9, 0.0)
+
+
+@pytest.mark.parametrize("lora", ["0", "2"])
+@pytest.mark.parametrize("name", ["qwen3", "smollm3", "gemma3"])
+def test_other_architectures_are_tuned_and_write(
+    name: str, lora: str, letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_plain(tiny(name, dtype=torch.float32), TOKENIZER, tmp_path / "model")
+    assert main(words(tmp_path / "model", letters, tmp_path / "run", "--lora", lora, "--steps", "2")) == 0
+    found = read_json(tmp_path / "run" / "finetune.json")
+    assert found["after"]["16"] < found["before"]["16"]
+    capsys.readouterr()
+    assert generate("--model", str(tmp_path / "run"), "--prompt", "abc\nab", "--tokens", "5") == 0
+    assert capsys.readouterr().out.startswith("abc\nab")
 
 
 def test_ctrl_c_then_the_same_command_ends_like_a_run_in_one_piece(

@@ -68,6 +68,9 @@ def generate_text(name: str, prompt: str, sampling: Sampling, device: str) -> No
     segmenter = _segmenter(model) if sampling.stop_at_unit_end else None
     one = sampling.samples == 1
     options = sampling.options() | {"pad_token_id": _padding(tokenizer)}
+    # Embeddings are often filled up to a round number; such ids stand for no text, and units are cut in text.
+    if textless := list(range(len(tokenizer), model.config.vocab_size)):
+        options["suppress_tokens"] = textless
     if segmenter is not None:
         options["stopping_criteria"] = [UnitEnd(segmenter)]
     if one:
