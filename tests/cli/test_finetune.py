@@ -75,10 +75,14 @@ def test_everything_about_a_run_is_written(original: Path, letters: Path, tuned:
     assert found["after"]["64"] < found["before"]["64"]
 
 
-def test_lora_writes_an_adapter_and_leaves_the_model(original: Path, letters: Path, tmp_path: Path) -> None:
+def test_lora_writes_an_adapter_and_leaves_the_model(
+    original: Path, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (original / "model.safetensors").read_bytes()
     more = ["--lora", "2", "--units", "5", "--positions", "local", "--competition", "0", "--longest-unit", "9"]
-    assert main(words(original, letters, tmp_path / "run", *more)) == 0
+    monkeypatch.chdir(original.parent)
+    assert main(words(Path(original.name), letters, tmp_path / "run", *more)) == 0
+    monkeypatch.chdir(tmp_path)  # where the model's relative path leads nowhere
     found = read_json(tmp_path / "run" / "finetune.json")
     assert found["trained_parameters"] < found["parameters"]
     assert (original / "model.safetensors").read_bytes() == before

@@ -41,11 +41,13 @@ def load_model(
     """A causal language model; ``rope`` takes the place of some of its rotary settings."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    # A LoRA adapter remembers where its model lies, and may be loaded from elsewhere.
+    place = os.path.abspath(name) if os.path.isdir(name) else name
     with had_or_refused(name):
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(place)
         if rope is not None:
             config.rope_parameters = {**config.rope_parameters, **rope}
-        model: Any = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(place, config=config, dtype=dtype)
     return model.to(device)
 
 
