@@ -28,7 +28,7 @@ import contentrope.hf as chf
 from contentrope.experiments.retrofit.checkpoints import load_any, save_plain
 from contentrope.experiments.retrofit.reader import Reader
 from contentrope.experiments.retrofit.texts import encode, read_text
-from tests.experiments.retrofit.tiny import TOKENIZER, saved_original
+from tests.experiments.retrofit.tiny import TOKENIZER, lively_reader, saved_original
 from tests.hf.models import tiny
 
 SIZES = ["--length", "16", "--steps", "6", "--batch-size", "2", "--warmup", "1", "--learning-rate", "0.01"]
@@ -91,6 +91,16 @@ def test_lora_writes_an_adapter_and_leaves_the_model(
     assert "model.safetensors" not in files
     adapter = chf.adapter_of(load_any(str(tmp_path / "run" / "model"))[0])
     assert (adapter.segmenter.rule.n, adapter.segmenter.max_length, adapter.competition) == (5, 9, 0.0)
+
+
+def test_low_rank_changes_leave_weights_in_their_own_precision(letters: Path, tmp_path: Path) -> None:
+    save_plain(lively_reader().model.to(torch.bfloat16), TOKENIZER, tmp_path / "model")
+    for lora, expected in (("2", torch.bfloat16), ("0", torch.float32)):
+        out = tmp_path / f"run-{lora}"
+        assert main(words(tmp_path / "model", letters, out, "--lora", lora, "--steps", "2", "--precision", "bf16")) == 0
+        model, _ = load_any(str(out / "model"))
+        assert model.get_input_embeddings().weight.dtype == expected
+        assert all(weight.dtype == torch.float32 for weight in chf.adapter_of(model).trained.parameters())
 
 
 @pytest.mark.parametrize("lora", ["0", "2"])
