@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 from contentrope.address import ContentAddress
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
-from contentrope.hf.attention import KEYWORD, Carried, name_of
+from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
 from contentrope.hf.frame import Frame, Text, frame_of
 from contentrope.hf.inputs import check_cache, checkpoints_reentrantly, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
@@ -50,7 +50,10 @@ class Adapter:
         self.competition = competition
         self.learn_competition = learn_competition
         self.own: str = model.config._attn_implementation
-        self.layers, self.turnings, self.attention = layers_of(model, self.decoder, self.own)
+        found = layers_of(model, self.decoder, self.own)
+        self.layers, self.turnings, self.attention = found.layers, found.turnings, found.modules
+        self.hands_on_keywords = found.hands_on_keywords
+        self.own_attention = own_attention(self.attention[0], self.own)
         self.handles: list[Any] = []
         # Saved with addresses and loaded without: transformers has left them out.
         self.missing = bool(model.name_or_path) and hasattr(model.config, NAME)
@@ -121,10 +124,11 @@ class Adapter:
         ]
         for rotary in rotary_modules(self.decoder):
             self.handles.append(rotary.register_forward_pre_hook(self.place, with_kwargs=True))
-            self.handles.append(rotary.register_forward_hook(self.carry))
         for module in self.attention:
             module.reads_addresses = True  # type: ignore[assignment]
-            self.handles.append(module.register_forward_pre_hook(self.pass_on, with_kwargs=True))
+        if not self.hands_on_keywords:
+            self.handles += [m.register_forward_hook(self.carry) for m in rotary_modules(self.decoder)]
+            self.handles += [m.register_forward_pre_hook(self.pass_on, with_kwargs=True) for m in self.attention]
         self.model.set_attn_implementation(name_of(self.own))
         if (generation := getattr(self.model, "generation_config", None)) is not None:
             # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be compiled anew.
@@ -165,6 +169,8 @@ class Adapter:
         )
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
+        if self.hands_on_keywords:
+            kwargs[KEYWORD] = Call(self, frame)
         return (), {**kwargs, "input_ids": ids}
 
     def place(self, rotary: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -177,12 +183,12 @@ class Adapter:
 
     def carry(self, rotary: nn.Module, args: Any, turns: tuple[Tensor, ...]) -> Carried:
         """After the rotary embedding: its result takes the frame along, to every layer."""
-        return Carried(turns, self, self.running[_thread()])
+        return Carried(turns, Call(self, self.running[_thread()]))
 
     def pass_on(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Before an attention module: what it was handed goes on to the attention function."""
         turns = kwargs.get("position_embeddings")
-        return args, {**kwargs, KEYWORD: turns if isinstance(turns, Carried) else None}
+        return args, {**kwargs, KEYWORD: turns.call if isinstance(turns, Carried) else None}
 
     def finish(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """After the decoder: the cache remembers the call, unless it failed."""

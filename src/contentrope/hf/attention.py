@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -42,15 +42,24 @@ OWN = ("sdpa", "eager")
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
-class Carried(tuple):
-    """What the rotary embedding gave, cosines and sines, with the state of the call: all layers are handed it."""
+class Call(NamedTuple):
+    """The state of a call, as every attention function is handed it."""
 
     adapter: Adapter
     frame: Frame
 
-    def __new__(cls, turns: tuple[Tensor, ...], adapter: Adapter, frame: Frame) -> Carried:
+
+class Carried(tuple):
+    """What the rotary embedding gave, cosines and sines, with the state of the call: all layers are handed it.
+
+    For models whose layers do not hand on keyword arguments.
+    """
+
+    call: Call
+
+    def __new__(cls, turns: tuple[Tensor, ...], call: Call) -> Carried:
         made = super().__new__(cls, turns)
-        made.adapter, made.frame = adapter, frame
+        made.call = call
         return made
 
 
@@ -74,16 +83,16 @@ def attend(
     attention_mask: Tensor | None,
     *,
     own_name: str,
-    contentrope: Carried | None = None,
+    contentrope: Call | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    own = partial(own_attention(module, own_name), module)
     if contentrope is None:
         _refuse_if_attached(module)
-        return own(query, key, value, attention_mask, **options)
-    adapter, frame = contentrope.adapter, contentrope.frame
+        return own_attention(module, own_name)(module, query, key, value, attention_mask, **options)
+    adapter, frame = contentrope
     if frame.as_it_stands:
-        return own(query, key, value, attention_mask, **options)
+        return adapter.own_attention(module, query, key, value, attention_mask, **options)
+    own = partial(adapter.own_attention, module)
     layer = adapter.layers[cast(int, module.layer_idx)]
     if layer.turning is None:
         return own(query, key, value, single_mask(frame, attention_mask, key.shape[2], 0.0, query.dtype), **options)

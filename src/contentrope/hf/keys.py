@@ -32,6 +32,8 @@ class Window(NamedTuple):
         return max(self.total - keys.shape[2], 0)
 
     def rotation(self, number: int, begin: int, end: int) -> Rotation:
+        if (begin, end) == (self.begin, self.total):
+            return self.rotations[number]
         part = slice(begin - self.begin, end - self.begin)
         return Rotation(*(None if x is None else x[:, part] for x in self.rotations[number]))  # type: ignore[arg-type]
 

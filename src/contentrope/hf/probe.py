@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ NEEDS_ITS_OWN = ("softcap", "s_aux", "position_bias")
 """Options of an attention call that change scores or weights: soft-capping, sinks, biases."""
 
 
+KEYWORD_ALONG = "contentrope_along"
 KINDS_OF_MASK = ("full_attention", "sliding_attention")
 
 
@@ -38,6 +40,16 @@ class Layer(NamedTuple):
     """Query heads."""
 
 
+class Found(NamedTuple):
+    layers: dict[int, Layer]
+    """By their index."""
+    turnings: list[Turning]
+    modules: list[nn.Module]
+    """Its attention modules."""
+    hands_on_keywords: bool
+    """Whether a keyword argument of the decoder reaches every attention function."""
+
+
 class Seen(NamedTuple):
     """One attention call of a probing run."""
 
@@ -48,6 +60,8 @@ class Seen(NamedTuple):
     turns: tuple[Tensor, ...] | None
     options: dict[str, Any]
     out: Tensor
+    reached: bool
+    """Whether a keyword argument of the decoder has come through."""
 
 
 @dataclass
@@ -60,9 +74,9 @@ class Probe:
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        turns = options.pop("contentrope", None)
+        turns, reached = options.pop("contentrope", None), options.pop(KEYWORD_ALONG, False)
         out = own_attention(module, self.own)(module, query, key, value, mask, **options)
-        self.calls.append(Seen(module, query, key, value, turns, options, out[0]))
+        self.calls.append(Seen(module, query, key, value, turns, options, out[0], reached))
         return out
 
     def take(self) -> list[Seen]:
@@ -111,10 +125,7 @@ def rotary_modules(decoder: nn.Module) -> list[nn.Module]:
     return [m for m in decoder.modules() if "rotaryembedding" in type(m).__name__.lower()]
 
 
-def layers_of(
-    model: PreTrainedModel, decoder: nn.Module, own: str
-) -> tuple[dict[int, Layer], list[Turning], list[nn.Module]]:
-    """Each layer by its index, the model's turnings, and its attention modules."""
+def layers_of(model: PreTrainedModel, decoder: nn.Module, own: str) -> Found:
     embedding = cast(Tensor, model.get_input_embeddings().weight)
     tokens = torch.arange(min(6, len(embedding)), device=embedding.device)
     with probing(model, decoder, own) as probe:
@@ -122,7 +133,7 @@ def layers_of(
         for position in POSITIONS:
             decoder(tokens[:, None], position_ids=torch.full_like(tokens[:, None], position), use_cache=False)
             alone[position] = _by_layer(probe.take(), model)
-        decoder(tokens[None], use_cache=False)
+        decoder(tokens[None], use_cache=False, **({KEYWORD_ALONG: True} if _takes_keywords(decoder) else {}))
         together = _by_layer(probe.take(), model)
     buffers = [b for m in rotary_modules(decoder) for b in m.buffers() if b.is_floating_point() and b.ndim == 1]
     layers, turnings = {}, list[Turning]()
@@ -134,7 +145,13 @@ def layers_of(
         layers[index] = Layer(index, number, plain, window, together[index].query.shape[1])
     if not turnings:
         raise InputError(f"{type(model).__name__} turns none of its keys: it has no rotary positions to build on")
-    return layers, turnings, [call.module for call in together.values()]
+    modules = [call.module for call in together.values()]
+    return Found(layers, turnings, modules, all(call.reached for call in together.values()))
+
+
+def _takes_keywords(decoder: nn.Module) -> bool:
+    parameters = inspect.signature(decoder.forward).parameters.values()
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:

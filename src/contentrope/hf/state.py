@@ -112,7 +112,9 @@ class Columns:
 
     def _leave_inference_mode(self) -> None:
         """What was made there can be written to only there."""
-        if self.facts.is_inference() and not torch.is_inference_mode_enabled():
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return
+        if self.facts.is_inference():
             self.facts, self.angles = self.facts.clone(), tuple(x.clone() for x in self.angles)
 
     def _remember(self, window: Window) -> None:
