@@ -152,7 +152,6 @@ class Adapter:
 
     def begin(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Before the decoder: the frame of the call, from its ids, padding and cache."""
-        self._refuse_what_would_be_lost()
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends = kwargs.pop("unit_ends", None)
@@ -160,6 +159,9 @@ class Adapter:
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)
         offset = 0 if store is None else store.get_seq_length()
+        self._refuse_another_attention()
+        if not offset:
+            self._refuse_what_would_be_lost()
         valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
         refuse_packed(kwargs, cache)
         text = Text(ids, valid, ends)
@@ -196,16 +198,19 @@ class Adapter:
         if frame is not None and output is not None:
             frame.commit()
 
-    def _refuse_what_would_be_lost(self) -> None:
-        if self.missing:
-            raise CheckpointError(
-                f"{self.model.name_or_path} was saved with addresses, which from_pretrained leaves out; "
-                "load them with contentrope.hf.load(model, folder)"
-            )
+    def _refuse_another_attention(self) -> None:
         if (found := self.model.config._attn_implementation) != name_of(self.own):
             raise BackendError(
                 f"the model's attention was set to {found!r}, which knows no addresses; "
                 "detach before changing it, and share no configuration between models"
+            )
+
+    def _refuse_what_would_be_lost(self) -> None:
+        """When a text begins: decoding need not ask at every token."""
+        if self.missing:
+            raise CheckpointError(
+                f"{self.model.name_or_path} was saved with addresses, which from_pretrained leaves out; "
+                "load them with contentrope.hf.load(model, folder)"
             )
         if not all(type(cast(ContentAddress, m).project) is nn.Linear for m in self.addresses.by_turning):
             raise InputError(

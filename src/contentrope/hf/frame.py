@@ -95,7 +95,9 @@ def frame_of(
     units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends)
     if columns is not None:
         columns.note(text.ids, units, ends_given=text.ends is not None)
-    zero = addresses.are_zero() and not competition
+    # A cache that holds addresses answers for the weights: decoding need not ask them at every token.
+    has_addresses = columns is not None and bool(columns.angles)
+    zero = not has_addresses and not competition and addresses.are_zero()
     is_untouched = zero and not torch.is_grad_enabled()
     # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
     exponents = competition if addresses.exponents is None else addresses.exponents.clone()
@@ -157,7 +159,7 @@ def _completes_any(columns: Columns | None, units: Units) -> bool:
     """A single token after others mostly closes nothing: decoding pays for no address then."""
     if columns is None or not columns.count or units.seq_length > 1 or torch.compiler.is_compiling():
         return True
-    return bool(units.closes.any())
+    return bool(units.closes if units.batch_size == 1 else units.closes.any())
 
 
 def _rule(columns: Columns | None, units: Units) -> PairRule:
