@@ -44,7 +44,7 @@ def query_kernel(
     length, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
-    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     batch = (tl.program_id(1) // HEADS).to(tl.int64)
@@ -124,7 +124,7 @@ def key_kernel(
     length, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
-    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of one tile; all query heads that share them, one after the other."""
     kv_heads: tl.constexpr = HEADS // GROUP

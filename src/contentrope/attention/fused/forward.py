@@ -32,7 +32,7 @@ def forward_kernel(
     length, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
-    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest first, so that the last to run are short
     batch = (tl.program_id(1) // HEADS).to(tl.int64)
