@@ -22,7 +22,7 @@ OPTIONAL = (
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
     {"errors", "checks", "config", "files", "version"},
-    {"rotary", "units"},
+    {"rotary", "stacked", "units"},
     {"address", "attention", "cache", "descriptor"},
     {"frames"},
     {"schemes"},

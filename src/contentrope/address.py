@@ -12,11 +12,11 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from contentrope.rotary import at_least_float32
+from contentrope.stacked import layer_norm, linear
 from contentrope.units import Units
 
 
@@ -122,14 +122,14 @@ class ContentAddress(nn.Module):
         mean = total.to(wide) / count.to(wide).clamp(min=1)[..., None]
         norm = self.norm
         with torch.autocast(mean.device.type, enabled=False):
-            normed = F.layer_norm(mean, norm.normalized_shape, norm.weight.to(wide), norm.bias.to(wide), norm.eps)
+            normed = layer_norm(mean, norm.weight.to(wide), norm.bias.to(wide), norm.eps)
         return self.angles(normed)
 
     def angles(self, normed: Float[Tensor, "batch slots dim"]) -> Float[Tensor, "batch slots heads pairs"]:
         """The addresses of units whose descriptors are normalised already."""
         # Autocast would do the projection in bfloat16; angles need float32.
         with torch.autocast(normed.device.type, enabled=False):
-            angles = F.linear(normed, self.project.weight.to(normed.dtype), self.project.bias.to(normed.dtype))
+            angles = linear(normed, self.project.weight.to(normed.dtype), self.project.bias.to(normed.dtype))
         return angles.unflatten(-1, self.shape)
 
 

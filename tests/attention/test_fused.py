@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import contentrope as cr
 from contentrope.attention import PairRule, fused
+from contentrope.attention.fused import far
 from contentrope.errors import BackendError
 from tests.support import lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
@@ -61,6 +62,63 @@ def test_any_head_dimension(head_dim: int) -> None:
 def test_random_units(**drawn: Any) -> None:
     seed = drawn.pop("seed")
     require_within_budget(replace(SHORT, heads=2, kv_heads=1, competition="number", **drawn), seed, roundings=16)
+
+
+@pytest.fixture
+def far_keys_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every unit's reach counts, however short the text, and the CPU's plain attention stands in for the GPU's."""
+    monkeypatch.setattr(far, "WORTH", 2)
+    monkeypatch.setattr(far, "_library_can", lambda query: True)
+
+
+FAR_CASES = [
+    Case("far", seq=149, max_length=30),
+    Case("far, at the edges of tiles", seq=160, max_length=32, batch=1),
+    Case("far, units as long as the reach", seq=96, max_length=48, end_rate=0.0, batch=1),
+    Case("far, one-token units", seq=90, max_length=1),
+    Case("far, grouped", seq=120, max_length=20, heads=6, kv_heads=2, competition="per head"),
+    Case("far, long units", seq=200, max_length=90, end_rate=0.02, competition="number"),
+]
+
+
+@pytest.mark.parametrize("case", FAR_CASES, ids=lambda c: c.name)
+def test_keys_beyond_reach_are_read_elsewhere_and_counted_once(case: Case, far_keys_apart: None) -> None:
+    inputs = make(case)
+    assert 0 < far.reach_of(inputs.q, inputs.units.longest) <= case.seq
+    require_within_budget(case)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seq=st.integers(16, 120),
+    end_rate=st.sampled_from([0.0, 0.05, 0.5]),
+    max_length=st.integers(1, 50),
+    seed=st.integers(0, 10**6),
+)
+def test_random_units_with_far_keys(far_keys_apart: None, **drawn: Any) -> None:
+    seed = drawn.pop("seed")
+    require_within_budget(replace(SHORT, heads=2, kv_heads=1, competition="number", **drawn), seed, roundings=16)
+
+
+def test_far_keys_of_padding_or_memory_are_not_left_to_a_library(far_keys_apart: None) -> None:
+    """There some of them are hidden."""
+    for case in CASES:
+        if case.padding != "none" or case.memory_rate:
+            require_within_budget(replace(case, max_length=20))
+
+
+def test_nothing_is_far_where_the_length_of_units_is_unknown(far_keys_apart: None) -> None:
+    units = make(SHORT).units
+    known = cr.Units.of(units.unit, units.local, units.closes)
+    assert known.longest is None
+    assert far.reach_of(torch.zeros(1, 1, 40, 8), known.longest) == 0
+
+
+def test_far_keys_need_a_gpu_a_short_dtype_and_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert far.reach_of(torch.zeros(1, 1, 4096, 64, dtype=torch.bfloat16), 100) == 0
+    monkeypatch.setattr(far, "_library_can", lambda query: True)
+    assert far.reach_of(torch.zeros(1, 1, 4096, 64), 100) == 112
+    assert far.reach_of(torch.zeros(1, 1, 800, 64), 100) == 0
 
 
 @pytest.fixture
@@ -119,8 +177,8 @@ def test_the_operator_keeps_its_promises() -> None:
     rule = PairRule.among(inputs.units)
     bonus = rule.own_unit_bonus(inputs.competition, torch.float32).expand(1, 4, -1).contiguous().detach()
     given_with_bonus = (inputs.q, inputs.k, inputs.k, inputs.v, *fused._pairs(rule), bonus.requires_grad_(), 0.3)
-    torch.library.opcheck(operator.attention, given_with_bonus)
-    torch.library.opcheck(operator.attention, (*given_with_bonus[:-2], None, 0.3))
+    torch.library.opcheck(operator.attention, (*given_with_bonus, 0))
+    torch.library.opcheck(operator.attention, (*given_with_bonus[:-2], None, 0.3, 16))
 
 
 def test_a_compiler_sees_one_graph_that_serves_all_boundaries() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
+from contentrope.attention.fused import far
 from tests.support import lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
@@ -85,6 +86,17 @@ def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit(backe
         changed = ids.clone()
         changed[:, t + 1 :] = random_ids(2, 300, seed=t, end_rate=0.6).cuda()[:, t + 1 :]
         assert torch.equal(model(changed)[:, : t + 1], before[:, : t + 1])
+
+
+@pytest.mark.parametrize("t", [3, 63, 64, 500, 511, 512, 700, 798])
+def test_far_keys_too_keep_earlier_logits_to_the_last_bit(t: int) -> None:
+    """In bfloat16 long texts leave their far keys to a library."""
+    model = lively_model("content", dtype=torch.bfloat16, dim=64, max_unit_length=50, backend="fused").cuda()
+    ids = random_ids(2, 800, seed=4).cuda()
+    assert far.reach_of(torch.zeros(2, 4, 800, 16, dtype=torch.bfloat16, device="cuda"), 50) == 64
+    changed = ids.clone()
+    changed[:, t + 1 :] = random_ids(2, 800, seed=t, end_rate=0.6).cuda()[:, t + 1 :]
+    assert torch.equal(model(changed)[:, : t + 1], model(ids)[:, : t + 1])
 
 
 def cached_logits(model: cr.Transformer, ids: Tensor) -> Tensor:

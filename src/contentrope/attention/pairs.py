@@ -38,6 +38,8 @@ class PairRule:
     key_valid: Bool[Tensor, "batch keys"] | None
     query_memory: Bool[Tensor, "batch queries"] | None
     offset: int = 0
+    longest: int | None = None
+    """No unit has more columns; None: not known."""
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """Where a backend keeps what it derives from the rule once for all layers."""
 
@@ -52,6 +54,7 @@ class PairRule:
             query_valid=units.valid if units.padded else None,
             key_valid=units.valid if units.padded else None,
             query_memory=units.memory if units.has_memory else None,
+            longest=None if units.padded else units.longest,
         )
 
     @property

@@ -1,7 +1,8 @@
 """The training engine all experiments share.
 
 Read ``loop.py``, then ``steps.py`` (one update, eager or captured) and ``batches.py`` (what an update sees);
-``processes.py`` shares an update among several processes, ``metrics.py`` writes its course down.
+``processes.py`` shares an update among several processes, ``together.py`` trains several seeds in one update,
+``metrics.py`` writes its course down.
 """
 
 from contentrope.training.batches import IGNORED, Batch, Batches, Windows
@@ -11,6 +12,7 @@ from contentrope.training.loop import train
 from contentrope.training.metrics import MetricsLog, StepReport, read_metrics
 from contentrope.training.steps import DivergedError, Stepper
 from contentrope.training.team import ProcessError
+from contentrope.training.together import train_together
 
 __all__ = [
     "IGNORED",
@@ -27,4 +29,5 @@ __all__ = [
     "read_metrics",
     "stepper_for",
     "train",
+    "train_together",
 ]

@@ -60,7 +60,7 @@ class Stepper:
 
     def update(self, batch: Batch, step: int) -> None:
         """One update at the learning rate and random state of ``step``."""
-        torch.manual_seed(self._seed_of(step))
+        _seed(self._seed_of(step), self.device)
         self._set_learning_rate(self.config.learning_rate_at(step))
         if self.acceleration == "graphs":
             self._update_captured(batch)
@@ -189,6 +189,15 @@ class Stepper:
                 group["lr"].fill_(rate * group["factor"])  # where the captured update looks for it
             else:
                 group["lr"] = rate * group["factor"]
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """As ``torch.manual_seed``, which takes longer than an update: it asks for devices of every kind."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)
 
 
 def _optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> optim.AdamW:

@@ -186,6 +186,7 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         memory=memory,
         has_memory=chunk.marks is not None,
         offset=state.columns,
+        longest=max_length,
     )
     return units, SegmenterState(
         rule=chunk.rule_state,
@@ -219,6 +220,7 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         padded=chunk.padded,
         has_memory=chunk.marks is not None,
         offset=offset,
+        longest=max_length,
     )
     return units, SegmenterState(
         rule=chunk.rule_state,

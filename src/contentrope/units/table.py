@@ -39,6 +39,7 @@ class Units:
     padded: bool = False
     has_memory: bool = False
     offset: int = 0  # absolute column of this table's first column
+    longest: int | None = None  # no unit has more tokens; None: not known
 
     @classmethod
     def of(

@@ -1,8 +1,9 @@
 """Addressed attention in one kernel, forward and backward, as fast as plain attention (Triton, CUDA).
 
 Keys left of the units of a tile of queries are read addressed and unmasked, as plain attention reads them; only between
-there and the diagonal are both versions of the keys needed. Nothing of size tokens x tokens is written, and nothing is
-prepared but the column where each unit begins. Read ``forward.py``, then ``backward.py``.
+there and the diagonal are both versions of the keys needed. Keys further left than any unit is long can be left to a
+library's plain attention (``far.py``), whose result the kernels go on from. Nothing of size tokens x tokens is written,
+and nothing is prepared but the column where each unit begins. Read ``forward.py``, then ``backward.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from contentrope.attention.fused.far import reach_of
 from contentrope.attention.pairs import PairRule, no_competition, silence_padding
 from contentrope.errors import BackendError
 
@@ -30,7 +32,7 @@ def attend(
     dropout: float = 0.0,
     scale: float,
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    _refuse_what_it_cannot_do(query, rule, dropout)
+    _refuse_what_it_cannot_do(query, rule, dropout, scale)
     from contentrope.attention.fused import operator  # triton is needed only here
 
     bonus = None
@@ -39,7 +41,9 @@ def attend(
     pairs = rule.memo.get("fused")
     if pairs is None:
         pairs = rule.memo["fused"] = _pairs(rule)
-    out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale)
+    alone = rule.query_valid is None and rule.query_memory is None  # else far keys may be hidden
+    reach = reach_of(query, rule.longest) if alone else 0
+    out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale, reach)
     return silence_padding(out, rule)
 
 
@@ -53,11 +57,13 @@ def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
     return start, left, *(None if flag is None else flag.to(torch.int8).contiguous() for flag in flags)
 
 
-def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float) -> None:
+def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float, scale: float) -> None:
     if query.dtype == torch.float64:
         raise BackendError("backend 'fused' has no float64; use backend='reference' or 'tiled'")
     if dropout:
         raise BackendError(f"backend 'fused' has no dropout (got {dropout}); use backend='tiled' or dropout=0")
+    if scale <= 0:
+        raise BackendError(f"backend 'fused' needs a positive scale, got {scale}; use backend='tiled'")
     if rule.offset:
         raise BackendError("backend 'fused' reads whole sequences, not cached ones; use backend='tiled'")
     if query.shape[-1] > LARGEST_HEAD:

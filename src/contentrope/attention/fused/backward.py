@@ -13,10 +13,13 @@ from contentrope.attention.fused.tiles import (
     LOG2_E,
     band_scores,
     first_beyond,
-    hidden_pairs,
+    first_tiles,
+    hide_beyond_reach,
+    hide_earlier_units,
     rows_inside,
     rows_of,
     store_rows,
+    unit_rows,
 )
 
 
@@ -35,16 +38,24 @@ def delta_kernel(
 
 
 @triton.jit
+def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION: tl.constexpr):
+    """One more tile of earlier units: what it adds to the gradient of the queries."""
+    to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
+    to_scores = tl.exp2(scores * factor - sums[:, None]) * (to_weights - offset[:, None])
+    return tl.dot(to_scores.to(keys.dtype), keys, to_query, input_precision=PRECISION, out_dtype=tl.float32)
+
+
+@triton.jit
 def query_kernel(
     query, local_key, addressed_key, value, grad,
-    start, left, closes, valid, memory, bonus, log_sum, delta,
+    start, left, closes, valid, memory, bonus, log_sum, delta, far_grad,
     query_grad, bonus_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
-    value_b, value_h, value_t, grad_b, grad_h, grad_t, query_grad_b, query_grad_h, query_grad_t,
-    length, scale,
+    value_b, value_h, value_t, grad_b, grad_h, grad_t, far_b, far_h, far_t, query_grad_b, query_grad_h, query_grad_t,
+    length, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
-    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
+    PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     batch = (tl.program_id(1) // HEADS).to(tl.int64)
@@ -59,48 +70,46 @@ def query_kernel(
     value += batch * value_b + head // GROUP * value_h
     by_token = batch * length
     by_head = (batch * HEADS + head) * length
-    unit_start = tl.load(start + by_token + column, mask=inside, other=length)
-    closing = tl.load(closes + by_token + column, mask=inside, other=0) != 0
+    unit_start, local_from, memory_query, own_bonus = unit_rows(
+        start + by_token, closes + by_token, memory + by_token, bonus + by_head, column, length, scale,
+        HAS_MEMORY, HAS_BONUS, M,
+    )  # fmt: skip
     sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
     offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
-    memory_query = tl.zeros([M], tl.int8)
-    if HAS_MEMORY:
-        memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
-    own_bonus = tl.zeros([M], tl.float32)
-    if HAS_BONUS:
-        own_bonus = tl.load(bonus + by_head + column, mask=inside, other=0.0) * LOG2_E
-    in_powers_of_two = scale * LOG2_E
+    factor = scale * LOG2_E
 
     to_query = tl.zeros([M, WIDTH], tl.float32)
     to_bonus = tl.zeros([M], tl.float32)
-    nothing_own = tl.zeros([M, N], tl.int1)
-    band = tl.load(left + by_token + begin) // N * N
-    far = 0
+    first, unmasked, band = first_tiles(begin, tl.load(left + by_token + begin), reach, M, N, HAS_FAR)
+    if HAS_FAR:
+        for edge in range(first, unmasked, N):
+            key_column = edge + tl.arange(0, N)
+            keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
+            values = rows_inside(value, key_column, DIM, value_t, WIDTH)
+            scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
+            scores = hide_beyond_reach(scores, column, key_column, reach)
+            to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
     if HAS_MEMORY:
         if tl.min(memory_query.to(tl.int32)) == 1:
-            far = band
-    for first in range(far, band, N):
-        key_column = first + tl.arange(0, N)
+            unmasked = band
+    for earlier in range(unmasked, band, N):
+        key_column = earlier + tl.arange(0, N)
         keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
-        scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION) * in_powers_of_two
-        scores = hidden_pairs(
-            scores, nothing_own, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
-        )
         values = rows_inside(value, key_column, DIM, value_t, WIDTH)
-        to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
-        to_scores = tl.exp2(scores - sums[:, None]) * (to_weights - offset[:, None])
-        to_query = tl.dot(to_scores.to(keys.dtype), keys, to_query, input_precision=PRECISION, out_dtype=tl.float32)
-    for first in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
-        key_column = first + tl.arange(0, N)
+        scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
+        scores = hide_earlier_units(scores, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY)
+        to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
+    for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
+        key_column = near + tl.arange(0, N)
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
         local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
         scores, own_unit, reads_local = band_scores(
-            query_tile, local, addressed, column, key_column, unit_start, closing, own_bonus, valid + by_token,
-            memory_query, in_powers_of_two, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, PRECISION,
+            query_tile, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid + by_token,
+            memory_query, reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION,
         )  # fmt: skip
         values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
         to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
-        to_scores = tl.exp2(scores - sums[:, None]) * (to_weights - offset[:, None])
+        to_scores = tl.exp2(scores * factor - sums[:, None]) * (to_weights - offset[:, None])
         if HAS_BONUS:
             to_bonus += tl.sum(tl.where(own_unit, to_scores, 0.0), 1)
         to_local = tl.where(reads_local, to_scores, 0.0).to(local.dtype)
@@ -108,23 +117,59 @@ def query_kernel(
         to_query = tl.dot(to_local, local, to_query, input_precision=PRECISION, out_dtype=tl.float32)
         to_query = tl.dot(to_addressed, addressed, to_query, input_precision=PRECISION, out_dtype=tl.float32)
 
+    to_query *= scale
+    if HAS_FAR:
+        place = tl.where(column >= reach, column - reach, length)
+        to_query += rows_of(far_grad + batch * far_b + head * far_h, place, DIM, far_t, length - reach, WIDTH).to(
+            tl.float32
+        )
     query_grad += batch * query_grad_b + head * query_grad_h
-    store_rows(query_grad, column, to_query * scale, DIM, query_grad_t, length, WIDTH)
+    store_rows(query_grad, column, to_query, DIM, query_grad_t, length, WIDTH)
     if HAS_BONUS:
         tl.store(bonus_grad + by_head + column, to_bonus, mask=inside)
 
 
 @triton.jit
+def query_rows(
+    queries, grads, log_sum, delta, column, query_t, grad_t, length, DIM: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Of a tile of queries: themselves, the gradient of their output, their sums of weights, their D."""
+    inside = column < length
+    return (
+        rows_of(queries, column, DIM, query_t, length, WIDTH),
+        rows_of(grads, column, DIM, grad_t, length, WIDTH),
+        tl.load(log_sum + column, mask=inside, other=float("inf")),
+        tl.load(delta + column, mask=inside, other=0.0),
+    )
+
+
+@triton.jit
+def to_keys_of(
+    scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION: tl.constexpr
+):  # fmt: skip
+    """One more tile of queries of later units: what it adds to the gradients of addressed keys and values."""
+    weights = tl.exp2(scores * factor - sums[:, None])
+    to_value = tl.dot(
+        tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value, input_precision=PRECISION, out_dtype=tl.float32
+    )
+    to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
+    by_address = tl.trans((weights * (to_weights - offset[:, None])).to(query_tile.dtype))
+    to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
+    return to_addressed, to_value
+
+
+@triton.jit
 def key_kernel(
     query, local_key, addressed_key, value, grad,
-    start, left, closes, valid, memory, bonus, log_sum, delta,
+    start, left, closes, valid, memory, bonus, log_sum, delta, far_key_grad, far_value_grad,
     local_grad, addressed_grad, value_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
-    value_b, value_h, value_t, grad_b, grad_h, grad_t, key_grad_b, key_grad_h, key_grad_t,
-    length, scale,
+    value_b, value_h, value_t, grad_b, grad_h, grad_t, far_key_b, far_key_h, far_key_t,
+    far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t,
+    length, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
-    LENGTH_CLASS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
+    PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of one tile; all query heads that share them, one after the other."""
     kv_heads: tl.constexpr = HEADS // GROUP
@@ -138,13 +183,16 @@ def key_kernel(
     )
     values = rows_of(value + batch * value_b + kv_head * value_h, key_column, DIM, value_t, length, WIDTH)
     by_token = batch * length
-    in_powers_of_two = scale * LOG2_E
-    tiles = tl.cdiv(length, M)
+    factor = scale * LOG2_E
+    last = tl.cdiv(length, M)
+    if HAS_FAR:
+        last = tl.minimum(last, tl.cdiv(begin + N - 1 + reach, M))
     diagonal = begin // M
-    far = first_beyond(left + by_token, diagonal, tiles, begin + N, M)
-    nothing_own = tl.zeros([M, N], tl.int1)
+    later = first_beyond(left + by_token, diagonal, last, begin + N, M)
+    masked = last
+    if HAS_FAR:
+        masked = tl.minimum(tl.maximum((begin + reach) // M, later), last)
     no_memory = tl.zeros([M], tl.int8)
-    no_bonus = tl.zeros([M], tl.float32)
 
     to_local = tl.zeros([N, WIDTH], tl.float32)
     to_addressed = tl.zeros([N, WIDTH], tl.float32)
@@ -154,26 +202,20 @@ def key_kernel(
         queries = query + batch * query_b + head * query_h
         grads = grad + batch * grad_b + head * grad_h
         by_head = (batch * HEADS + head) * length
-        for tile in tl.range(diagonal, far, num_stages=1):
+        for tile in tl.range(diagonal, later, num_stages=1):
             column = tile * M + tl.arange(0, M)
-            inside = column < length
-            query_tile = rows_of(queries, column, DIM, query_t, length, WIDTH)
-            grad_tile = rows_of(grads, column, DIM, grad_t, length, WIDTH)
-            sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
-            offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
-            unit_start = tl.load(start + by_token + column, mask=inside, other=length)
-            closing = tl.load(closes + by_token + column, mask=inside, other=0) != 0
-            own_bonus = no_bonus
-            if HAS_BONUS:
-                own_bonus = tl.load(bonus + by_head + column, mask=inside, other=0.0) * LOG2_E
-            memory_query = no_memory
-            if HAS_MEMORY:
-                memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
-            scores, _, reads_local = band_scores(
-                query_tile, local, addressed, column, key_column, unit_start, closing, own_bonus, valid + by_token,
-                memory_query, in_powers_of_two, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, PRECISION,
+            query_tile, grad_tile, sums, offset = query_rows(
+                queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
+            )
+            unit_start, local_from, memory_query, own_bonus = unit_rows(
+                start + by_token, closes + by_token, memory + by_token, bonus + by_head, column, length, scale,
+                HAS_MEMORY, HAS_BONUS, M,
             )  # fmt: skip
-            weights = tl.exp2(scores - sums[:, None])
+            scores, _, reads_local = band_scores(
+                query_tile, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid + by_token,
+                memory_query, reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION,
+            )  # fmt: skip
+            weights = tl.exp2(scores * factor - sums[:, None])
             to_value = tl.dot(
                 tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value,
                 input_precision=PRECISION, out_dtype=tl.float32,
@@ -192,28 +234,38 @@ def key_kernel(
         queries = query + batch * query_b + head * query_h
         grads = grad + batch * grad_b + head * grad_h
         by_head = (batch * HEADS + head) * length
-        for tile in range(far, tiles):
+        for tile in range(later, masked):
             column = tile * M + tl.arange(0, M)
-            inside = column < length
-            query_tile = rows_of(queries, column, DIM, query_t, length, WIDTH)
-            grad_tile = rows_of(grads, column, DIM, grad_t, length, WIDTH)
-            sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
-            offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
-            scores = tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION) * in_powers_of_two
+            query_tile, grad_tile, sums, offset = query_rows(
+                queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
+            )
             memory_query = no_memory
             if HAS_MEMORY:
-                memory_query = tl.load(memory + by_token + column, mask=inside, other=1)
-            scores = hidden_pairs(
-                scores, nothing_own, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
+                memory_query = tl.load(memory + by_token + column, mask=column < length, other=1)
+            scores = tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION)
+            scores = hide_earlier_units(
+                scores, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
             )
-            weights = tl.exp2(scores - sums[:, None])
-            to_value = tl.dot(
-                tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value,
-                input_precision=PRECISION, out_dtype=tl.float32,
-            )  # fmt: skip
-            to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
-            by_address = tl.trans((weights * (to_weights - offset[:, None])).to(query_tile.dtype))
-            to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
+            to_addressed, to_value = to_keys_of(
+                scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION
+            )
+        if HAS_FAR:
+            for tile in range(masked, last):
+                column = tile * M + tl.arange(0, M)
+                query_tile, grad_tile, sums, offset = query_rows(
+                    queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
+                )
+                scores = tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION)
+                scores = hide_beyond_reach(scores, column, key_column, reach)
+                to_addressed, to_value = to_keys_of(
+                    scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION
+                )
 
-    store_rows(addressed_grad + place, key_column, to_addressed * scale, DIM, key_grad_t, length, WIDTH)
+    to_addressed *= scale
+    if HAS_FAR:
+        far_key_grad += batch * far_key_b + kv_head * far_key_h
+        far_value_grad += batch * far_value_b + kv_head * far_value_h
+        to_addressed += rows_of(far_key_grad, key_column, DIM, far_key_t, length - reach, WIDTH).to(tl.float32)
+        to_value += rows_of(far_value_grad, key_column, DIM, far_value_t, length - reach, WIDTH).to(tl.float32)
+    store_rows(addressed_grad + place, key_column, to_addressed, DIM, key_grad_t, length, WIDTH)
     store_rows(value_grad + place, key_column, to_value, DIM, key_grad_t, length, WIDTH)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from contentrope.attention.fused import far
 from contentrope.attention.fused.backward import delta_kernel, key_kernel, query_kernel
 from contentrope.attention.fused.forward import forward_kernel
 from contentrope.attention.fused.tuning import tuned
@@ -41,18 +43,23 @@ def forward(
     pairs: Pairs,
     bonus: Tensor | None,
     scale: float,
+    reach: int,
 ) -> tuple[Tensor, Tensor]:
+    """``reach``: from how many tokens on keys are read by ``far.py``; 0: none are."""
     batch, heads, length, dim = query.shape
     out = query.new_empty(batch, length, heads, dim).transpose(1, 2)
     log_sum = query.new_empty(batch, heads, length, dtype=torch.float32)
     if not out.numel():
         return out, log_sum
+    far_out, far_log_sum = query, log_sum
+    if reach:
+        far_out, far_log_sum = far.forward(query, addressed_key, value, reach, scale)
     tuned(forward_kernel)[
         lambda tile: (triton.cdiv(length, tile["M"]), batch * heads)
     ](
         query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
-        out, log_sum, *_strides(query, local_key, addressed_key, value, out), length, scale,
-        **_sizes(query, local_key), **pairs.flags(), HAS_BONUS=bonus is not None,
+        far_out, far_log_sum, out, log_sum, *_strides(query, local_key, addressed_key, value, far_out, out),
+        length, reach, scale, **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
     )  # fmt: skip
     return out, log_sum
 
@@ -68,6 +75,7 @@ def backward(
     pairs: Pairs,
     bonus: Tensor | None,
     scale: float,
+    reach: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, local key, addressed key, value and bonus (empty where there is none)."""
     batch, heads, length, dim = query.shape
@@ -80,23 +88,29 @@ def backward(
     if not query.numel():
         return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
     delta = torch.empty_like(log_sum)
-    sizes = _sizes(query, local_key)
+    sizes = _sizes(query, local_key, reach)
     delta_kernel[triton.cdiv(length, 64), batch * heads](
         out, grad, delta, *_strides(out, grad), length, HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], M=64
     )
+    beyond = far.FarGradients(query, local_key, value)  # never read where nothing is beyond reach
+    if reach:
+        natural = log_sum * math.log(2.0)
+        beyond = far.backward(grad, query, addressed_key, value, out, natural, reach, scale)
     given = query, local_key, addressed_key, value, grad
     facts = *pairs.pointers(), pairs.start if bonus is None else bonus, log_sum, delta
     flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
     tuned(query_kernel)[lambda tile: (triton.cdiv(length, tile["M"]), batch * heads)](
-        *given, *facts, query_grad, bonus_grad, *_strides(*given, query_grad), length, scale, **flags,
+        *given, *facts, beyond.query, query_grad, bonus_grad, *_strides(*given, beyond.query, query_grad),
+        length, reach, scale, **flags,
     )  # fmt: skip
     tuned(key_kernel)[lambda tile: (triton.cdiv(length, tile["N"]), batch * kv_heads)](
-        *given, *facts, local_grad, addressed_grad, value_grad, *_strides(*given, value_grad), length, scale, **flags,
+        *given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad,
+        *_strides(*given, beyond.key, beyond.value, value_grad), length, reach, scale, **flags,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
 
 
-def _sizes(query: Tensor, key: Tensor) -> dict[str, Any]:
+def _sizes(query: Tensor, key: Tensor, reach: int) -> dict[str, Any]:
     heads, dim = query.shape[1], query.shape[-1]
     exact = query.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     return {
@@ -105,6 +119,7 @@ def _sizes(query: Tensor, key: Tensor) -> dict[str, Any]:
         "DIM": dim,
         "WIDTH": max(16, triton.next_power_of_2(dim)),
         "PRECISION": "ieee" if exact else "tf32",
+        "HAS_FAR": reach > 0,
         "LENGTH_CLASS": _length_class(query.shape[2]),
     }
 

@@ -24,11 +24,12 @@ def attention(
     memory: Tensor | None,
     bonus: Tensor | None,
     scale: float,
+    reach: int,
 ) -> tuple[Tensor, Tensor]:
     """The output, and for the backward pass the logarithm of each query's sum of weights."""
     pairs = Pairs(start, left, closes, valid, memory)
     query, local_key, addressed_key, value = map(_rows_together, (query, local_key, addressed_key, value))
-    return launch.forward(query, local_key, addressed_key, value, pairs, bonus, scale)
+    return launch.forward(query, local_key, addressed_key, value, pairs, bonus, scale, reach)
 
 
 @attention.register_fake
@@ -54,10 +55,11 @@ def attention_backward(
     memory: Tensor | None,
     bonus: Tensor | None,
     scale: float,
+    reach: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     pairs = Pairs(start, left, closes, valid, memory)
     grad, query, local_key, addressed_key, value = map(_rows_together, (grad, query, local_key, addressed_key, value))
-    return launch.backward(grad, query, local_key, addressed_key, value, out, log_sum, pairs, bonus, scale)
+    return launch.backward(grad, query, local_key, addressed_key, value, out, log_sum, pairs, bonus, scale, reach)
 
 
 @attention_backward.register_fake
@@ -65,7 +67,7 @@ def _(grad: Tensor, query: Tensor, local_key: Tensor, *rest: Any) -> tuple[Tenso
     batch, heads, length, dim = query.shape
     query_grad = query.new_empty(batch, length, heads, dim).transpose(1, 2)
     keys = [query.new_empty(batch, length, local_key.shape[1], dim).transpose(1, 2) for _ in range(3)]
-    has_bonus = rest[-2] is not None
+    has_bonus = rest[-3] is not None
     return (
         query_grad,
         keys[0],
@@ -81,16 +83,17 @@ def _rows_together(tensor: Tensor) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, scale = inputs
+    *tensors, scale, reach = inputs
     ctx.save_for_backward(*tensors, *output)
-    ctx.scale = scale
+    ctx.scale, ctx.reach = scale, reach
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     query, local_key, addressed_key, value, *facts, bonus, out, log_sum = ctx.saved_tensors
-    grads = attention_backward(grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus, ctx.scale)
+    given = grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus
+    grads = attention_backward(*given, ctx.scale, ctx.reach)
     to_bonus = grads[4] if bonus is not None else None
-    return *grads[:4], None, None, None, None, None, to_bonus, None
+    return *grads[:4], None, None, None, None, None, to_bonus, None, None
 
 
 attention.register_autograd(_differentiate, setup_context=_keep)

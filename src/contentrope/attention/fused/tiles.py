@@ -1,11 +1,14 @@
-"""What the fused kernels share: reading tiles, and the pair rule on one tile of scores.
+"""What the fused kernels share: reading tiles, which keys a tile of queries reads how, and the pair rule on one tile.
 
 A tile has M queries and N keys. Queries come from one row of the batch and one head, in order, so the unit of its first
 query begins at or left of all others' (``left``). Keys left of that are earlier units for every query of the tile:
 all pairs are visible and addressed, and there is no rule to evaluate. What lies between there and the diagonal, the
 *band*, has both kinds.
 
-Scores are kept in powers of two: ``exp2`` is what the hardware has.
+Where no unit is longer than ``reach``, keys that lie ``reach`` or more to the left of a query are read elsewhere
+(``far.py``); the kernels then begin with what was found there, and read no pair twice.
+
+Scores are plain products; ``factor`` turns them into powers of two, of which the hardware has the exponential.
 """
 
 from __future__ import annotations
@@ -43,37 +46,83 @@ def store_rows(base, column, value, width: tl.constexpr, stride, count, WIDTH: t
 
 
 @triton.jit
-def hidden_pairs(
-    scores, own_unit, key_column, valid, memory_query, length, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr
+def first_tiles(first_query, left_edge, reach, M: tl.constexpr, N: tl.constexpr, HAS_FAR: tl.constexpr):
+    """Of the key tiles of a query tile: the first, the first with no pair beyond reach, the first of the band."""
+    band = left_edge // N * N
+    first = 0
+    unmasked = 0
+    if HAS_FAR:
+        first = tl.maximum(first_query - reach + 1, 0) // N * N
+        unmasked = tl.cdiv(tl.maximum(first_query + M - reach, 0), N) * N
+        unmasked = tl.minimum(tl.maximum(unmasked, first), band)
+    return first, unmasked, band
+
+
+@triton.jit
+def hide_beyond_reach(scores, column, key_column, reach):
+    return tl.where(key_column[None, :] > column[:, None] - reach, scores, float("-inf"))
+
+
+@triton.jit
+def hide_earlier_units(
+    scores, key_column, valid, memory_query, length, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr
 ):
-    """-inf where a key is padding, or lies outside the own unit of a query in a memory unit."""
+    """-inf in a tile of earlier units where a key is padding, or the query is of a memory unit."""
     if HAS_VALID:
         is_token = tl.load(valid + key_column, mask=key_column < length, other=0) != 0
         scores = tl.where(is_token[None, :], scores, float("-inf"))
     if HAS_MEMORY:
-        scores = tl.where(own_unit | (memory_query == 0)[:, None], scores, float("-inf"))
+        scores = tl.where((memory_query == 0)[:, None], scores, float("-inf"))
     return scores
 
 
 @triton.jit
 def band_scores(
-    query, local, addressed, column, key_column, unit_start, closing, own_bonus, valid, memory_query, scale, length,
-    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, PRECISION: tl.constexpr,
+    query, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid, memory_query, reach, length,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The pair rule on a tile of the band: scores, which keys are of the query's own unit, which are read local."""
     own_unit = key_column[None, :] >= unit_start[:, None]
-    reads_local = own_unit & ~closing[:, None]
+    reads_local = key_column[None, :] >= local_from[:, None]
     scores = tl.where(
         reads_local,
         tl.dot(query, tl.trans(local), input_precision=PRECISION),
         tl.dot(query, tl.trans(addressed), input_precision=PRECISION),
     )
-    scores = scores * scale
     if HAS_BONUS:
         scores += tl.where(own_unit, own_bonus[:, None], 0.0)
     scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
-    scores = hidden_pairs(scores, own_unit, key_column, valid, memory_query, length, HAS_VALID, HAS_MEMORY)
+    if HAS_FAR:
+        scores = hide_beyond_reach(scores, column, key_column, reach)
+    if HAS_VALID:
+        is_token = tl.load(valid + key_column, mask=key_column < length, other=0) != 0
+        scores = tl.where(is_token[None, :], scores, float("-inf"))
+    if HAS_MEMORY:
+        scores = tl.where(own_unit | (memory_query == 0)[:, None], scores, float("-inf"))
     return scores, own_unit, reads_local
+
+
+@triton.jit
+def unit_rows(
+    start, closes, memory, bonus, column, length, scale,
+    HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """By query: where its unit begins, from where on it reads local keys, whether it is memory, its own unit's bonus.
+
+    A query that closes its unit reads nothing local. The bonus is given in the scale of plain products.
+    """
+    inside = column < length
+    unit_start = tl.load(start + column, mask=inside, other=length)
+    closing = tl.load(closes + column, mask=inside, other=0) != 0
+    local_from = tl.where(closing, length, unit_start)
+    memory_query = tl.zeros([M], tl.int8)
+    if HAS_MEMORY:
+        memory_query = tl.load(memory + column, mask=inside, other=1)
+    own_bonus = tl.zeros([M], tl.float32)
+    if HAS_BONUS:
+        own_bonus = tl.load(bonus + column, mask=inside, other=0.0) / scale
+    return unit_start, local_from, memory_query, own_bonus
 
 
 @triton.jit

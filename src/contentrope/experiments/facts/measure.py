@@ -92,6 +92,7 @@ class Facts(Configured):
             out=out,
             device=device,
             tell=tell,
+            together=device.startswith("cuda"),  # kernels this small leave most of a GPU idle
         )
         for seed, model, folder, facts in trained:
             save(model, folder / "model")

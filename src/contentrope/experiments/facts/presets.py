@@ -24,7 +24,7 @@ PAPER = FactsConfig(
         "local",
     ),
     seeds=3,
-    training=TrainConfig(steps=100_000, batch_size=32, learning_rate=5e-4),
+    training=TrainConfig(steps=100_000, batch_size=32, learning_rate=5e-4, precision="tf32"),
 )
 """Appendix A.2 of the paper, with the exponent, and with controls the paper does not have."""
 

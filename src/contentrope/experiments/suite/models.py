@@ -16,7 +16,9 @@ from contentrope.config import ModelConfig
 from contentrope.experiments.suite.experiment import Tell, Trained
 from contentrope.model import Transformer
 from contentrope.results import environment
-from contentrope.training import Batches, MetricsLog, Stepper, StepReport, TrainConfig, train
+from contentrope.stacked import can_be_stacked
+from contentrope.training import Batches, MetricsLog, Stepper, StepReport, TrainConfig, train, train_together
+from contentrope.training.together import beside, shared_checkpoint
 
 
 class TrainedModel(NamedTuple):
@@ -39,8 +41,16 @@ def trained_models(
     out: Path,
     device: str,
     tell: Tell,
+    together: bool = False,
 ) -> Iterator[TrainedModel]:
-    """A model per seed, one after the other. ``settings`` must agree before a checkpoint is resumed."""
+    """A model per seed, one after the other. ``settings`` must agree before a checkpoint is resumed.
+
+    ``together``: all seeds are trained in the same updates first, where none of them has begun and the model allows it.
+    """
+    settings = {"model": config.to_dict(), **settings}
+    torch.compiler.reset()  # else what was compiled for earlier variants counts towards the compiler's limit
+    if together and len(seeds) > 1:
+        _train_together(variant, seeds, config, training, batches, settings, backend, out, device, tell)
     for seed, model, stepper in _steppers(config, training, seeds, device, backend):
         folder = folder_of(out, variant, seed)
         last = train(
@@ -48,13 +58,39 @@ def trained_models(
             batches,
             checkpoint=folder / "checkpoint",
             on_step=lambda report, seed=seed: tell(Trained(variant, seed, report)),  # type: ignore[misc]
-            settings={"model": config.to_dict(), **settings},
+            settings=settings,
             metrics=MetricsLog(folder),
         )
-        yield TrainedModel(seed, model, folder, _facts(last, stepper, model, device))
+        yield TrainedModel(
+            seed, model, folder, _facts(last, stepper, model, device) | {"seeds_together": beside(folder)}
+        )
         model.train()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # other variants may be computed beside this one
+
+
+def _train_together(
+    variant: str,
+    seeds: list[int],
+    config: ModelConfig,
+    training: TrainConfig,
+    batches: Batches,
+    settings: Mapping[str, Any],
+    backend: str,
+    out: Path,
+    device: str,
+    tell: Tell,
+) -> None:
+    """Leaves a finished checkpoint for every seed; nothing where a seed has begun alone, or the model cannot."""
+    folders = {seed: folder_of(out, variant, seed) for seed in seeds}
+    models = {seed: fresh_model(config, seed, device) for seed in seeds}
+    has_begun_alone = any((folder / "checkpoint").exists() for folder in folders.values())
+    if (has_begun_alone and not shared_checkpoint(folders).exists()) or not can_be_stacked(models[seeds[0]]):
+        return
+    for model in models.values():
+        model.backend = backend
+    hear = lambda seed, report: tell(Trained(variant, seed, report))  # noqa: E731
+    train_together(models, training, batches, folders, settings=settings, on_step=hear)
 
 
 def _facts(last: StepReport, stepper: Stepper, model: Transformer, device: str) -> dict[str, Any]:
