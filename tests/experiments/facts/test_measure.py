@@ -196,3 +196,14 @@ def test_principal_directions_keep_distances_in_the_plane() -> None:
     assert sum(explained) == pytest.approx(1)
     assert explained[0] >= explained[1]
     assert two_directions(torch.zeros(4, 3))[1] == [0, 0]
+
+
+def test_first_weights_may_be_those_of_pytorch(tmp_path: Path) -> None:
+    config = replace(TINY, variants=("content",), initialisation="torch", scaling=(), order=0)
+    config = replace(config, training=replace(config.training, steps=1, learning_rate=1e-9))
+    run(config, tmp_path, Recorder())
+    model = load(folder_of(tmp_path, "content", 0) / "model")
+    assert 0.7 < model.embedding.weight.std().item() < 1.3
+    assert model.scheme.address.project.weight.abs().max().item() < 1e-6
+    with pytest.raises(InputError, match="initialisation must be one of small, torch; got 'large'"):
+        replace(TINY, initialisation="large")  # type: ignore[arg-type]

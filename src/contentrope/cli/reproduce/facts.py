@@ -9,9 +9,12 @@ from contentrope.cli.options import one
 from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction
 from contentrope.experiments.facts import PRESETS, FactsConfig
 from contentrope.experiments.facts import Facts as Experiment
+from contentrope.experiments.facts.config import Initialisation
 from contentrope.facts import Layout
 
 Closing = Annotated[Layout | None, one(str, "", get_args(Layout)), OF_THE_PRESET]
+
+FirstWeights = Annotated[Initialisation | None, one(str, "", get_args(Initialisation)), OF_THE_PRESET]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Facts(TrainingReproduction):
     """Fewest and most facts of a training example."""
     layout: Closing = None
     """How facts are closed; `contentrope facts` shows examples."""
+    initialisation: FirstWeights = None
+    """First weights: normal and small, or as PyTorch's layers begin."""
     examples: Integer = None
     """Examples a score is measured on."""
     scaling: Integers = None
@@ -41,7 +46,7 @@ class Facts(TrainingReproduction):
     """Also put the facts of so many examples in other orders; 0 leaves it out."""
 
     PRESETS: ClassVar = PRESETS
-    OWN: ClassVar = ("facts", "layout", "examples", "scaling", "order")
+    OWN: ClassVar = ("facts", "layout", "initialisation", "examples", "scaling", "order")
 
     def experiment(self, config: FactsConfig) -> Experiment:
         return Experiment(config)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from contentrope import schemes
 from contentrope.checkpoint import save
@@ -87,12 +88,18 @@ class Facts(Configured):
             config.model_of(variant, sampler),
             config.training,
             FactBatches(sampler, config.facts, round(config.ramp * config.training.steps)),
-            settings={"data": self.data(), "facts": list(config.facts), "ramp": config.ramp},
+            settings={
+                "data": self.data(),
+                "facts": list(config.facts),
+                "ramp": config.ramp,
+                "initialisation": config.initialisation,
+            },
             backend=_backend(variant, device),
             out=out,
             device=device,
             tell=tell,
             together=device.startswith("cuda"),  # kernels this small leave most of a GPU idle
+            initialise=_as_torch_does if config.initialisation == "torch" else lambda model: None,
         )
         for seed, model, folder, facts in trained:
             save(model, folder / "model")
@@ -162,6 +169,13 @@ class Facts(Configured):
             "answers_changed": changed.double().mean().item(),
             "largest_change": max(float((other.logits - first.logits).abs().max()) for other in others),
         }
+
+
+def _as_torch_does(model: Transformer) -> None:
+    """The weights PyTorch's layers begin with; addresses begin at zero as they do."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding) and not name.startswith("scheme."):
+            module.reset_parameters()
 
 
 def _backend(variant: str, device: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,16 +42,24 @@ def trained_models(
     device: str,
     tell: Tell,
     together: bool = False,
+    initialise: Callable[[Transformer], None] = lambda model: None,
 ) -> Iterator[TrainedModel]:
     """A model per seed, one after the other. ``settings`` must agree before a checkpoint is resumed.
 
     ``together``: all seeds are trained in the same updates first, where none of them has begun and the model allows it.
+    ``initialise`` may give a fresh model other weights.
     """
     settings = {"model": config.to_dict(), **settings}
     torch.compiler.reset()  # else what was compiled for earlier variants counts towards the compiler's limit
+
+    def fresh(seed: int) -> Transformer:
+        model = fresh_model(config, seed, device, initialise)
+        model.backend = backend
+        return model
+
     if together and len(seeds) > 1:
-        _train_together(variant, seeds, config, training, batches, settings, backend, out, device, tell)
-    for seed, model, stepper in _steppers(config, training, seeds, device, backend):
+        _train_together(variant, seeds, fresh, training, batches, settings, out, tell)
+    for seed, model, stepper in _steppers(fresh, training, seeds):
         folder = folder_of(out, variant, seed)
         last = train(
             stepper,
@@ -72,23 +80,19 @@ def trained_models(
 def _train_together(
     variant: str,
     seeds: list[int],
-    config: ModelConfig,
+    fresh: Callable[[int], Transformer],
     training: TrainConfig,
     batches: Batches,
     settings: Mapping[str, Any],
-    backend: str,
     out: Path,
-    device: str,
     tell: Tell,
 ) -> None:
     """Leaves a finished checkpoint for every seed; nothing where a seed has begun alone, or the model cannot."""
     folders = {seed: folder_of(out, variant, seed) for seed in seeds}
-    models = {seed: fresh_model(config, seed, device) for seed in seeds}
+    models = {seed: fresh(seed) for seed in seeds}
     has_begun_alone = any((folder / "checkpoint").exists() for folder in folders.values())
     if (has_begun_alone and not shared_checkpoint(folders).exists()) or not can_be_stacked(models[seeds[0]]):
         return
-    for model in models.values():
-        model.backend = backend
     hear = lambda seed, report: tell(Trained(variant, seed, report))  # noqa: E731
     train_together(models, training, batches, folders, settings=settings, on_step=hear)
 
@@ -107,22 +111,25 @@ def _facts(last: StepReport, stepper: Stepper, model: Transformer, device: str) 
 
 
 def _steppers(
-    config: ModelConfig, training: TrainConfig, seeds: list[int], device: str, backend: str
+    fresh: Callable[[int], Transformer], training: TrainConfig, seeds: list[int]
 ) -> Iterator[tuple[int, Transformer, Stepper]]:
     """One model and stepper for all seeds: what was compiled for the first serves the others."""
-    model = fresh_model(config, seeds[0], device)
-    model.backend = backend
+    model = fresh(seeds[0])
     stepper = Stepper(model, replace(training, seed=seeds[0]))
     yield seeds[0], model, stepper
     for seed in seeds[1:]:
-        stepper.restart(seed, fresh_model(config, seed, device).state_dict())
+        stepper.restart(seed, fresh(seed).state_dict())
         yield seed, model, stepper
 
 
-def fresh_model(config: ModelConfig, seed: int, device: str) -> Transformer:
+def fresh_model(
+    config: ModelConfig, seed: int, device: str, initialise: Callable[[Transformer], None] = lambda model: None
+) -> Transformer:
     """A model with the first weights of ``seed``, which are the same on every device."""
     with seeded(seed):
-        return Transformer(config).to(device)
+        model = Transformer(config)
+        initialise(model)
+    return model.to(device)
 
 
 @contextmanager
