@@ -124,6 +124,19 @@ def test_units_are_a_kind_of_text_or_ids_or_a_rule(units: Any) -> None:
     assert not torch.equal(logits(model, ids, unit_ends=ids == 1), found)
 
 
+def test_ids_the_tokenizer_does_not_know_stand_for_no_text() -> None:
+    """Embeddings are often filled up to a round number."""
+
+    class Few(Letters):
+        text = Letters.text[:40]
+
+    model, ids = tiny("llama"), random_ids(1, 23)
+    ids[0, [4, 9]], ids[0, [2, 12]] = 0, 63
+    chf.attach(model, Few(), units="line")
+    found = logits(enliven(model), ids)
+    assert torch.equal(logits(model, ids, unit_ends=ids == 0), found)
+
+
 def test_units_are_so_many_tokens() -> None:
     model, ids = tiny("llama"), random_ids(1, 23)
     chf.attach(model, units=5)

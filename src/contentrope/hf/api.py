@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from contentrope.attention import BACKENDS
@@ -63,7 +63,8 @@ def attach(
     if isinstance(competition, bool) or not isinstance(competition, int | float) or not math.isfinite(competition):
         raise InputError(f"competition is {competition!r}: pass a number, 0 for none")
     register()
-    rule = rule_of(units, tokenizer, marker)
+    embedding = cast(Tensor, model.get_input_embeddings().weight)
+    rule = rule_of(units, tokenizer, marker, vocabulary_size=len(embedding))
     adapter = Adapter(
         model,
         Segmenter(rule, max_length=max_length, reader=reader_of(reader, tokenizer)),

@@ -11,8 +11,12 @@ from contentrope.units.automata import KINDS
 from contentrope.units.checks import token_ids
 
 
-def rule_of(units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str | None) -> Rule:
+def rule_of(
+    units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str | None, vocabulary_size: int = 0
+) -> Rule:
     """A kind of text ("line"), a fixed length, token ids that end a unit, or a rule of one's own.
+
+    Embeddings are often filled up to a round ``vocabulary_size``: ids the tokenizer does not know stand for no text.
 
     >>> rule_of(8, None, None)
     FixedLength(n=8)
@@ -24,7 +28,8 @@ def rule_of(units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str
             raise InputError(f"units {units!r} is no kind of text; choose {', '.join(KINDS)}, or pass a rule")
         if tokenizer is None:
             raise InputError(f"units {units!r} are found in the text: pass the tokenizer too")
-        return TextRule(units, vocabulary_of(tokenizer), marker=marker)
+        known = vocabulary_of(tokenizer)
+        return TextRule(units, known + [""] * (vocabulary_size - len(known)), marker=marker)
     if marker is not None:
         raise InputError(f"marker {marker!r} belongs to units='record' or 'document', not to {units!r}")
     if isinstance(units, int) and not isinstance(units, bool):
