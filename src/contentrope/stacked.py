@@ -9,17 +9,21 @@ Shapes: rows (models x the rows of each), then whatever one model has.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from contentrope.errors import InputError
 
 Model = TypeVar("Model", bound=nn.Module)
+PARTS = 16
+"""Into which rows are cut for the gradient of a weight, or as many of them as go into their number."""
 
 
 def linear(
@@ -28,8 +32,31 @@ def linear(
     """As ``F.linear``, where weights may be those of several models."""
     if weight.ndim == 2:
         return F.linear(x, weight, bias)
-    own_rows = x.reshape(len(weight), -1, x.shape[-1])
-    return torch.baddbmm(bias[:, None], own_rows, weight.transpose(1, 2)).view(*x.shape[:-1], -1)
+    given = [x.reshape(len(weight), -1, x.shape[-1]), weight, bias]
+    if torch.is_autocast_enabled(device := x.device.type):
+        given = [tensor.to(torch.get_autocast_dtype(device)) for tensor in given]
+    return _Linear.apply(*given).view(*x.shape[:-1], -1)
+
+
+class _Linear(Function):
+    """``rows W' + b`` for every model.
+
+    The gradient of a small weight is a product with few entries, each a sum over all rows: as one it would keep a few
+    cores of a GPU busy for long. So it is taken over parts of the rows, which are then added up.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return torch.baddbmm(bias[:, None], rows, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, weight = ctx.saved_tensors
+        parts = math.gcd(rows.shape[1], PARTS)
+        by_part = [x.reshape(-1, x.shape[1] // parts, x.shape[2]) for x in (grad, rows)]
+        to_weight = (by_part[0].transpose(1, 2) @ by_part[1]).unflatten(0, (-1, parts)).sum(1)
+        return grad @ weight, to_weight, grad.sum(1)
 
 
 def layer_norm(
