@@ -29,9 +29,9 @@ def lines_of_text(batch: int, length: int) -> torch.Tensor:
     return ids.view(batch, length)
 
 
-def model_of(scheme: str, **options: Any) -> cr.Transformer:
+def model_of(scheme: str, size: dict[str, int] = PAPER, **options: Any) -> cr.Transformer:
     torch.manual_seed(0)
-    model = cr.Transformer(cr.ModelConfig(**PAPER, scheme=scheme, terminators=(0,), options=options))
+    model = cr.Transformer(cr.ModelConfig(**size, scheme=scheme, terminators=(0,), options=options))
     if scheme == "content":
         # A trained model has addresses; zero ones might be cheaper somewhere.
         torch.nn.init.normal_(model.scheme.address.project.weight, std=0.1)

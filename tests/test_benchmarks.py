@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import training
+from benchmarks import decode, training
 from contentrope.results import read_json
 
 
@@ -32,3 +32,15 @@ def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         training.main()
     assert stopped.value.code == 2
     assert "steps must be an integer of at least 1" in capsys.readouterr().err
+
+
+def test_the_decoding_benchmark_writes_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "decode.json"
+    sizes = ["--sizes", "0.8m", "--cached", "40", "--tokens", "3", "--repeats", "1"]
+    monkeypatch.setattr(sys, "argv", ["decode", *sizes, "--out", str(out)])
+    decode.main()
+    stored = read_json(out)
+    assert set(stored["results"]) == {"content, 0.8m, 40", "content, competition 1, 0.8m, 40"}
+    for row in stored["results"].values():
+        assert row["ratio"] > 0
+        assert row["ours_tokens_per_second"] == pytest.approx(3 / row["ours_seconds"])
