@@ -167,3 +167,13 @@ def test_a_model_and_a_vocabulary_that_do_not_belong_together_are_refused(tmp_pa
     write_json(tmp_path / "vocabulary.json", {"letters": 3})
     with pytest.raises(CheckpointError, match="is damaged"):
         load_text_model(tmp_path)
+
+
+def test_first_weights_may_be_those_of_pytorch(tmp_path: Path) -> None:
+    small = replace(TINY, variants=("content",), training=replace(TINY.training, steps=1, learning_rate=1e-9))
+    spread = {}
+    for kind in ("small", "torch"):
+        run(replace(small, initialisation=kind), tmp_path / kind, Recorder())
+        model, *_ = load_text_model(folder_of(tmp_path / kind, "content", 0) / "model")
+        spread[kind] = model.embedding.weight.std().item()
+    assert spread["small"] < 0.05 < 0.7 < spread["torch"]

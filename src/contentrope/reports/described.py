@@ -107,6 +107,7 @@ def model(results: Results) -> str | None:
         _named(results, "heads", "heads"),
         _named(results, "dropout", "dropout"),
         _named(results, "attention dropout", "attention_dropout"),
+        _named(results, "first weights", "initialisation"),
         " to ".join(f"{count:,}" for count in dict.fromkeys((*counts[:1], *counts[-1:]))) + " parameters"
         if counts
         else None,

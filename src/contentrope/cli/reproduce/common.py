@@ -15,6 +15,7 @@ from contentrope.cli.tables import SavingConsole, say
 from contentrope.errors import InputError
 from contentrope.experiments import suite
 from contentrope.experiments.display import progress_display
+from contentrope.experiments.first_weights import FirstWeights
 from contentrope.training import TrainConfig
 from contentrope.training.config import Precision
 
@@ -23,6 +24,7 @@ Integer = Annotated[int | None, one(int, "INT"), OF_THE_PRESET]
 Integers = Annotated[tuple[int, ...] | None, several(int, "INT"), OF_THE_PRESET]
 Variants = Annotated[tuple[str, ...] | None, several(str, "VARIANT"), OF_THE_PRESET]
 Choice = Annotated[Precision | None, one(str, "", get_args(Precision)), OF_THE_PRESET]
+Initialisation = Annotated[FirstWeights | None, one(str, "", get_args(FirstWeights)), OF_THE_PRESET]
 Folder = Annotated[Path | None, one(Path, "DIR"), arg(help_behavior_hint="(default: runs/EXPERIMENT-PRESET)")]
 
 TRAINING = ("steps", "batch_size", "precision")

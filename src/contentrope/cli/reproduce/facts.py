@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
 from contentrope.cli.options import one
-from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction
+from contentrope.cli.reproduce.common import OF_THE_PRESET, Initialisation, Integer, Integers, TrainingReproduction
 from contentrope.experiments.facts import PRESETS, FactsConfig
 from contentrope.experiments.facts import Facts as Experiment
-from contentrope.experiments.facts.config import Initialisation
 from contentrope.facts import Layout
 
 Closing = Annotated[Layout | None, one(str, "", get_args(Layout)), OF_THE_PRESET]
-
-FirstWeights = Annotated[Initialisation | None, one(str, "", get_args(Initialisation)), OF_THE_PRESET]
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Facts(TrainingReproduction):
     """Fewest and most facts of a training example."""
     layout: Closing = None
     """How facts are closed; `contentrope facts` shows examples."""
-    initialisation: FirstWeights = None
+    initialisation: Initialisation = None
     """First weights: normal and small, or as PyTorch's layers begin."""
     examples: Integer = None
     """Examples a score is measured on."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from contentrope.cli.options import one
-from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction
+from contentrope.cli.reproduce.common import OF_THE_PRESET, Initialisation, Integer, Integers, TrainingReproduction
 from contentrope.experiments.growth import PRESETS, Growth, GrowthConfig
 
 Corpus = Annotated[str | None, one(str, "{shakespeare,stdlib,PATH}"), OF_THE_PRESET]
@@ -35,8 +35,11 @@ class Shakespeare(TrainingReproduction):
     distant: Integer = None
     """Also measure the use of distant text, in windows of so many characters; 0 leaves it out."""
 
+    initialisation: Initialisation = None
+    """First weights: normal and small, or as PyTorch's layers begin."""
+
     PRESETS: ClassVar = PRESETS
-    OWN: ClassVar = ("corpus", "characters", "lengths", "distant")
+    OWN: ClassVar = ("corpus", "characters", "lengths", "distant", "initialisation")
 
     def experiment(self, config: GrowthConfig) -> Growth:
         return Growth(config)

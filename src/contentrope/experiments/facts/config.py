@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from contentrope import schemes
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
+from contentrope.experiments.first_weights import FirstWeights, check_first_weights
 from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.variants import parse_variant
 from contentrope.facts import Layout, Sampler
 from contentrope.training import TrainConfig
 
-Initialisation = Literal["small", "torch"]
 MEMORY = "memory"
 """Option of a variant: facts are memory units, which see only themselves."""
 
@@ -42,7 +41,7 @@ class FactsConfig:
     """Examples whose facts are put in other orders, to see whether the answer changes; 0: leave it out."""
     world: int = 0
     """Seed of the names and facts."""
-    initialisation: Initialisation = "small"
+    initialisation: FirstWeights = "small"
     """First weights. small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one."""
     model: ModelSize = field(default_factory=lambda: ModelSize(dim=60, layers=3, heads=1))
     training: TrainConfig = field(default_factory=TrainConfig)
@@ -61,9 +60,7 @@ class FactsConfig:
                 raise InputError(f"{name} must be an integer of at least {smallest}, got {value!r}")
         if len(self.facts) != 2 or not 1 <= self.facts[0] <= self.facts[1]:
             raise InputError(f"facts must be the fewest and the most of an example, such as 1 8; got {self.facts}")
-        if self.initialisation not in get_args(Initialisation):
-            choices = ", ".join(get_args(Initialisation))
-            raise InputError(f"initialisation must be one of {choices}; got {self.initialisation!r}")
+        check_first_weights(self.initialisation)
         if not 0.0 <= self.ramp <= 1.0:
             raise InputError(f"ramp must be a share of training from 0 to 1, got {self.ramp}")
         if min((1, *self.scaling)) < 1:

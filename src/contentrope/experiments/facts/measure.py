@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from contentrope import schemes
 from contentrope.checkpoint import save
@@ -19,6 +18,7 @@ from contentrope.experiments.facts.config import FactsConfig
 from contentrope.experiments.facts.inside import look_inside
 from contentrope.experiments.facts.rows import CONDITIONS, KINDS, ROW_TO_LOOK_AT, Row, rows
 from contentrope.experiments.facts.scoring import Scores, score
+from contentrope.experiments.first_weights import initialiser
 from contentrope.experiments.suite import (
     Configured,
     Evaluated,
@@ -99,7 +99,7 @@ class Facts(Configured):
             device=device,
             tell=tell,
             together=device.startswith("cuda"),  # kernels this small leave most of a GPU idle
-            initialise=_as_torch_does if config.initialisation == "torch" else lambda model: None,
+            initialise=initialiser(config.initialisation),
         )
         for seed, model, folder, facts in trained:
             save(model, folder / "model")
@@ -169,13 +169,6 @@ class Facts(Configured):
             "answers_changed": changed.double().mean().item(),
             "largest_change": max(float((other.logits - first.logits).abs().max()) for other in others),
         }
-
-
-def _as_torch_does(model: Transformer) -> None:
-    """The weights PyTorch's layers begin with; addresses begin at zero as they do."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding) and not name.startswith("scheme."):
-            module.reset_parameters()
 
 
 def _backend(variant: str, device: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from contentrope.config import ModelConfig
 from contentrope.corpora import CharVocabulary
 from contentrope.errors import InputError
+from contentrope.experiments.first_weights import FirstWeights, check_first_weights
 from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.variants import parse_variant
 from contentrope.training import TrainConfig
@@ -37,6 +38,8 @@ class GrowthConfig:
     """Measure the use of distant text in windows of so many characters; 0: leave it out."""
     search: bool = False
     """Evaluate on the last tenth of the training part: for choosing settings, so that validation text stays unseen."""
+    initialisation: FirstWeights = "small"
+    """First weights. small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one."""
     model: ModelSize = field(default_factory=ModelSize)
     training: TrainConfig = field(default_factory=TrainConfig)
 
@@ -55,6 +58,7 @@ class GrowthConfig:
             )
         if 0 < self.distant <= RECENT:
             raise InputError(f"distant must be 0 or more than {RECENT}, the characters that count as recent")
+        check_first_weights(self.initialisation)
         for variant in self.variants:
             parse_variant(variant)
 

@@ -15,6 +15,7 @@ from contentrope.corpora import Corpus, load_corpus
 from contentrope.experiments import suite
 from contentrope.experiments.distant import perplexity_by_position, perplexity_with_changed_past
 from contentrope.experiments.evaluation import perplexity, shown
+from contentrope.experiments.first_weights import initialiser
 from contentrope.experiments.growth.config import RECENT, GrowthConfig
 from contentrope.experiments.saved import save_text_model
 from contentrope.experiments.suite import (
@@ -63,10 +64,15 @@ class Growth(Configured):
             config.model_of(variant, corpus.vocabulary),
             config.training,
             Windows(corpus.training, config.length, device),
-            settings={"corpus": corpus.description, "length": config.length},
+            settings={
+                "corpus": corpus.description,
+                "length": config.length,
+                "initialisation": config.initialisation,
+            },
             out=out,
             device=device,
             tell=tell,
+            initialise=initialiser(config.initialisation),
         )
         for seed, model, folder, facts in trained:
             save_text_model(folder / "model", model, corpus.vocabulary, corpus.description)
