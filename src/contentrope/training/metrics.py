@@ -43,6 +43,15 @@ class StepReport:
         return (self.steps - self.step) / max(self.steps_per_second, 1e-9)
 
 
+def smoothed(before: float, value: float, steps: int) -> float:
+    """The loss as it is reported: over about the last fifty steps, ``steps`` after it was ``before``.
+
+    >>> smoothed(math.nan, 2.0, 1), smoothed(2.0, 1.0, 0)
+    (2.0, 2.0)
+    """
+    return value if math.isnan(before) else value + 0.98**steps * (before - value)
+
+
 class MetricsLog:
     """Writes ``folder/metrics.jsonl``, and ``folder/tensorboard`` if asked to.
 

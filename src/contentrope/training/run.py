@@ -11,7 +11,7 @@ from contentrope.config import differences
 from contentrope.errors import CheckpointError
 from contentrope.training import checkpoint as checkpoints
 from contentrope.training.batches import Batches
-from contentrope.training.metrics import StepReport
+from contentrope.training.metrics import StepReport, smoothed
 from contentrope.training.steps import Stepper
 
 
@@ -43,7 +43,7 @@ class Run:
             return False
         self.stepper.require_finite(self.step - 1)
         value, self.norm = self.stepper.loss.item(), self.stepper.norm.item()
-        self.loss = value if math.isnan(self.loss) else value + 0.98**passed * (self.loss - value)
+        self.loss = smoothed(self.loss, value, passed)
         now = time.perf_counter()
         self.seconds, self.began, self.looked_at = self.seconds + now - self.began, now, self.step
         if not self.steady[0]:

@@ -178,10 +178,13 @@ class Stepper:
         return nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
 
     def _loss_of(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        return self._cross_entropy(inputs, targets, reduction="sum")
+
+    def _cross_entropy(self, inputs: dict[str, Tensor], targets: Tensor, *, reduction: str) -> Tensor:
         arguments = dict(inputs)
         logits = self.called(arguments.pop("ids"), **arguments).flatten(0, 1)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction=reduction)
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from contentrope.training import checkpoint as checkpoints
 from contentrope.training.batches import IGNORED, Batch, Batches
 from contentrope.training.config import TrainConfig, computing_in
 from contentrope.training.loop import train
-from contentrope.training.metrics import MetricsLog, StepReport
+from contentrope.training.metrics import MetricsLog, StepReport, smoothed
 from contentrope.training.steps import Stepper
 
 TOGETHER = "together"
@@ -64,10 +63,7 @@ class TogetherStepper(Stepper):
         self.norm.copy_(self._clipped())
 
     def _loss_of(self, inputs: dict[str, Tensor], targets: Int[Tensor, "rows seq"]) -> Float[Tensor, "models"]:
-        arguments = dict(inputs)
-        logits = self.called(arguments.pop("ids"), **arguments).flatten(0, 1)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        by_token = F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="none")
+        by_token = self._cross_entropy(inputs, targets, reduction="none")
         models = len(self.losses)
         scored = (targets != IGNORED).view(models, -1).sum(1)
         return by_token.view(models, -1).sum(1) / scored
@@ -155,10 +151,9 @@ class _Course:
         self.step, self.loss = 0, [math.nan] * len(logs)
 
     def hear(self, report: StepReport) -> None:
-        kept, self.step = 0.98 ** (report.step - self.step), report.step
+        passed, self.step = report.step - self.step, report.step
         for index, (value, (seed, log)) in enumerate(zip(self.stepper.losses.tolist(), self.logs.items(), strict=True)):
-            before = self.loss[index]
-            self.loss[index] = value if math.isnan(before) else value + kept * (before - value)
+            self.loss[index] = smoothed(self.loss[index], value, passed)
             own = replace(report, loss=self.loss[index])
             log.record(own)
             self.on_step(seed, own)

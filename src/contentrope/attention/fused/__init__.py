@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from contentrope.attention.fused.far import reach_of
 from contentrope.attention.pairs import PairRule, no_competition, silence_padding
 from contentrope.errors import BackendError
 
@@ -41,9 +40,9 @@ def attend(
     pairs = rule.memo.get("fused")
     if pairs is None:
         pairs = rule.memo["fused"] = _pairs(rule)
-    alone = rule.query_valid is None and rule.query_memory is None  # else far keys may be hidden
-    reach = reach_of(query, rule.longest) if alone else 0
-    out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale, reach)
+    sees_all_far_keys = rule.query_valid is None and rule.query_memory is None
+    longest = rule.longest if sees_all_far_keys else None
+    out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale, longest)
     return silence_padding(out, rule)
 
 

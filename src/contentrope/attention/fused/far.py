@@ -18,10 +18,10 @@ from torch import Tensor
 MULTIPLE = 16
 """The reach is rounded up to it, so that rows stay aligned."""
 WORTH = 8
-"""How many times the reach a text must be long: a library's kernel for less would not pay for its start."""
+"""How many times the reach a text must be long; a guess, to be measured."""
 LARGEST_HEAD = 128
 FIRST_CAPABILITY = (9, 0)
-"""Of the GPU: earlier ones have no faster kernel than ours."""
+"""Of the GPU: the library's kernel was compared with ours on this one only."""
 
 
 class FarGradients(NamedTuple):
@@ -46,7 +46,9 @@ def _library_can(query: Tensor) -> bool:
     half = query.dtype in (torch.bfloat16, torch.float16)
     if not (query.is_cuda and half and query.shape[-1] % 8 == 0 and query.shape[-1] <= LARGEST_HEAD):
         return False
-    return torch.backends.cuda.cudnn_sdp_enabled() and torch.cuda.get_device_capability() >= FIRST_CAPABILITY
+    return (
+        torch.backends.cuda.cudnn_sdp_enabled() and torch.cuda.get_device_capability(query.device) >= FIRST_CAPABILITY
+    )
 
 
 def forward(

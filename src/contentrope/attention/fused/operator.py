@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from contentrope.attention.fused import launch
+from contentrope.attention.fused.far import reach_of
 from contentrope.attention.fused.launch import Pairs
 
 
@@ -24,11 +25,13 @@ def attention(
     memory: Tensor | None,
     bonus: Tensor | None,
     scale: float,
-    reach: int,
+    longest_unit: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The output, and for the backward pass the logarithm of each query's sum of weights."""
     pairs = Pairs(start, left, closes, valid, memory)
     query, local_key, addressed_key, value = map(_rows_together, (query, local_key, addressed_key, value))
+    # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
+    reach = reach_of(query, longest_unit)
     return launch.forward(query, local_key, addressed_key, value, pairs, bonus, scale, reach)
 
 
@@ -55,10 +58,11 @@ def attention_backward(
     memory: Tensor | None,
     bonus: Tensor | None,
     scale: float,
-    reach: int,
+    longest_unit: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     pairs = Pairs(start, left, closes, valid, memory)
     grad, query, local_key, addressed_key, value = map(_rows_together, (grad, query, local_key, addressed_key, value))
+    reach = reach_of(query, longest_unit)
     return launch.backward(grad, query, local_key, addressed_key, value, out, log_sum, pairs, bonus, scale, reach)
 
 
@@ -83,15 +87,15 @@ def _rows_together(tensor: Tensor) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, scale, reach = inputs
+    *tensors, scale, longest_unit = inputs
     ctx.save_for_backward(*tensors, *output)
-    ctx.scale, ctx.reach = scale, reach
+    ctx.scale, ctx.longest_unit = scale, longest_unit
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     query, local_key, addressed_key, value, *facts, bonus, out, log_sum = ctx.saved_tensors
     given = grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus
-    grads = attention_backward(*given, ctx.scale, ctx.reach)
+    grads = attention_backward(*given, ctx.scale, ctx.longest_unit)
     to_bonus = grads[4] if bonus is not None else None
     return *grads[:4], None, None, None, None, None, to_bonus, None, None
 
