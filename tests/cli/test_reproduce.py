@@ -16,6 +16,7 @@ from contentrope.experiments.growth import PRESETS, GrowthConfig, ModelSize
 from contentrope.results import read_json, write_json
 from contentrope.training import TrainConfig
 from contentrope.training.run import Run
+from tests.cli.refusals import require_refused
 
 TINY = GrowthConfig(
     variants=("content", "rope"),
@@ -94,12 +95,7 @@ def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
 def test_refused_settings_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
-    assert main(tiny(tmp_path, *more)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+    require_refused(tiny(tmp_path, *more), message, tmp_path, capsys)
 
 
 def test_an_out_folder_that_is_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from contentrope.results import read_json
 if not importlib.util.find_spec("transformers"):
     pytest.skip("needs transformers", allow_module_level=True)
 
+from tests.cli.refusals import require_refused
 from tests.experiments.retrofit.tiny import TINY, saved_original
 
 
@@ -91,9 +92,4 @@ def test_ones_own_checkpoint_and_how_to_repeat_it(tmp_path: Path, capsys: pytest
 def test_refused_settings_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
-    assert main(tiny(tmp_path, *more)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+    require_refused(tiny(tmp_path, *more), message, tmp_path, capsys)

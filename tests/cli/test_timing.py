@@ -13,6 +13,7 @@ from contentrope.cli.reproduce import Timing
 from contentrope.errors import InputError
 from contentrope.experiments.timing import PRESETS
 from contentrope.results import read_json
+from tests.cli.refusals import require_refused
 from tests.experiments.timing.tiny import TINY
 
 
@@ -72,12 +73,7 @@ def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
 def test_refused_settings_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
-    assert main(tiny(tmp_path, *more)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
+    require_refused(tiny(tmp_path, *more), message, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("option", ["--steps", "--batch-size"])
