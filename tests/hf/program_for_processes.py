@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,8 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    # The mesh keeps Gloo's threads alive. One that lets go of its last tensor while the interpreter ends aborts the
+    # process, on a busy machine now and then; all there is to check has been written by now.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
