@@ -69,13 +69,16 @@ class TogetherStepper(Stepper):
         return by_token.view(models, -1).sum(1) / scored
 
     def _clipped(self) -> Tensor:
+        """Each model's gradients by its own norm. Few kernels: there are more weights than work."""
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norms = []
-        for model in range(len(self.losses)):
-            own = [grad[model] for grad in grads]
-            norms.append(nn.utils.get_total_norm(own))
-            torch._foreach_mul_(own, (self.config.clip / (norms[-1] + 1e-6)).clamp(max=1.0))
-        return torch.stack(norms).max()
+        by_model = [list(own) for own in zip(*(grad.unbind() for grad in grads), strict=True)]
+        norms = torch.stack(torch._foreach_norm([grad for own in by_model for grad in own]))
+        by_weight = norms.view(len(by_model), len(grads))
+        total = torch.linalg.vector_norm(by_weight, dim=1)
+        shrunk = (self.config.clip / (total + 1e-6)).clamp(max=1.0)
+        for own, factor in zip(by_model, shrunk.unbind(), strict=True):
+            torch._foreach_mul_(own, factor)
+        return total.max()
 
     def pack_one(self, index: int) -> checkpoints.Tensors:
         """What a checkpoint of one of the models alone would hold."""
