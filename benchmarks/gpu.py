@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu --backend flex|fused [--out results/benchmark-BACKEND-gpu.json]
 
-Both sides rotate their queries and keys; ours also applies the addresses, and makes the block mask where there is one.
+Both sides rotate their queries and keys; ours also applies the addresses, learns them, and prepares what the backend
+wants to know of the units. The cosines and sines of positions and addresses are there before: all layers share them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import torch.nn.functional as F
 
 import contentrope as cr
 from benchmarks.timing import positive
+from contentrope.attention import PairRule, fused
 from contentrope.results import environment, write_json
 from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
+from contentrope.turned import Turns, turns_of
 
 HEADS, HEAD_DIM, TOKENS, UNIT = 16, 64, 32768, 40
 
@@ -35,12 +38,17 @@ def plain(qkv: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def addressed(
-    qkv: torch.Tensor, rotation: Rotation, units: cr.Units, angles: torch.Tensor, backend: str
-) -> torch.Tensor:
+def by_flex(qkv: torch.Tensor, local: Rotation, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
     q, k, v = qkv.unbind(0)
-    q, k, v = rotate(q, rotation).transpose(1, 2), rotate(k, rotation).transpose(1, 2), v.transpose(1, 2)
-    return cr.addressed_attention(q, k, v, units, angles, backend=backend)
+    q, k, v = rotate(q, local).transpose(1, 2), rotate(k, local).transpose(1, 2), v.transpose(1, 2)
+    return cr.addressed_attention(q, k, v, units, angles, backend="flex")
+
+
+def by_fused(qkv: torch.Tensor, turns: Turns, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
+    """As a layer of a model does it."""
+    q, k, v = qkv.unbind(0)
+    states = [x.transpose(1, 2) for x in (*turns._replace(angles=angles).of(q, k, "half"), v)]
+    return fused.attend(*states, PairRule.among(units), scale=HEAD_DIM**-0.5)
 
 
 def milliseconds(run: Callable[[], object], repeats: int) -> float:
@@ -63,22 +71,25 @@ def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
     grad = torch.randn(batch, HEADS, seq, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     ids = (torch.rand(batch, seq, device="cuda") > 1 / UNIT).long()
     units = cr.segment(ids, cr.Terminators({0}))
-    angles = torch.randn(batch, seq, HEADS, HEAD_DIM // 2, device="cuda")
+    by_unit = torch.randn(batch, seq, HEADS, HEAD_DIM // 2, device="cuda")
+    by_token = by_unit.gather(1, units.unit[..., None, None].expand_as(by_unit)).requires_grad_()
     by_position = rotations(torch.arange(seq, device="cuda")[None], seq)
     local = rotations(units.local, 256)
+    ours = by_fused if backend == "fused" else by_flex
+    places = turns_of(local, by_unit, units.unit, units.closes) if backend == "fused" else local
     sides = {
-        "baseline": (torch.compile(plain), (qkv, by_position)),
-        "ours": (torch.compile(addressed), (qkv, local, units, angles, backend)),
+        "baseline": (torch.compile(plain), (qkv, by_position), (qkv,)),
+        "ours": (torch.compile(ours), (qkv, places, by_token, units), (qkv, by_token)),
     }
     row: dict[str, Any] = {"seq": seq, "batch": batch}
-    for side, (function, arguments) in sides.items():
+    for side, (function, arguments, learned) in sides.items():
 
         def forward(function: Any = function, arguments: Any = arguments) -> torch.Tensor:
             with torch.no_grad():
                 return function(*arguments)
 
-        def both(function: Any = function, arguments: Any = arguments) -> None:
-            torch.autograd.grad(function(*arguments), qkv, grad)
+        def both(function: Any = function, arguments: Any = arguments, learned: Any = learned) -> None:
+            torch.autograd.grad(function(*arguments), learned, grad)
 
         row[f"{side}_forward_ms"] = milliseconds(forward, repeats)
         row[f"{side}_both_ms"] = milliseconds(both, repeats)

@@ -23,7 +23,7 @@ OPTIONAL = (
 LAYERS = (
     {"errors", "checks", "config", "files", "version"},
     {"rotary", "stacked", "units"},
-    {"address", "attention", "cache", "descriptor"},
+    {"address", "attention", "cache", "descriptor", "turned"},
     {"frames"},
     {"schemes"},
     {"model"},

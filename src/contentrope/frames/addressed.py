@@ -17,11 +17,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.attention import PairRule, backend_function
+from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.pairs import no_competition, silence_padding
 from contentrope.cache import Cache
 from contentrope.frames.chunk import Chunk
 from contentrope.rotary import Rotation, rotate, rotation_of
+from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
 
 
@@ -94,6 +95,7 @@ class AddressedFrame:
         self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
         self.query_rotation = self.key_rotation = reading.local
         self.addressed_rotation: Rotation | None = None
+        self.turns: Turns | None = None
         self.window: Window | None = None
         if carried is not None:
             open_rotation = rotation_of(reading.by_token(carried.by_slot))
@@ -103,6 +105,10 @@ class AddressedFrame:
 
     def _address(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"]) -> None:
         reading, cache, closes = self.reading, self.chunk.cache, self.reading.units.closes
+        if self.chunk.backend == "fused" and cache is None and self.carried is None:
+            fused.require_device(by_slot)
+            self.turns = turns_of(reading.local, by_slot, reading.slot, closes)
+            return
         by_token = reading.by_token(by_slot)
         address = rotation_of(by_token)
         if self.carried is None:
@@ -120,6 +126,9 @@ class AddressedFrame:
         return embedded
 
     def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.turns is not None:
+            turned, local, addressed = (x.transpose(1, 2) for x in self.turns.of(query, key, self.layout))
+            return self._by_backend(layer, turned, local, addressed, value.transpose(1, 2)).transpose(1, 2)
         turned = rotate(query, self.query_rotation, self.layout).transpose(1, 2)
         local = rotate(key, self.key_rotation, self.layout).transpose(1, 2)
         value = value.transpose(1, 2)

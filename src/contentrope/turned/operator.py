@@ -1,0 +1,136 @@
+"""The kernels as operators of PyTorch: a compiler sees one node, autograd its backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from contentrope.turned.kernels import backward_kernel, forward_kernel
+
+PAIRS_AT_ONCE = 2048
+"""Of a program; with four warps, sixteen a thread."""
+
+
+@torch.library.custom_op("contentrope::turned_states", mutates_args=())
+def turned_states(
+    query: Tensor,
+    key: Tensor,
+    angles: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    address_cos: Tensor,
+    address_sin: Tensor,
+    slot: Tensor,
+    closes: Tensor,
+    interleaved: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, local keys and addressed keys; :class:`contentrope.turned.Turns` says what is given."""
+    turned, local, addressed = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, key))
+    if query.numel():
+        query, key, places = _dimensions_together(query), _dimensions_together(key), _Places(cos, sin, key)
+        sizes = _sizes(query, key, cos, interleaved)
+        forward_kernel[_grid(query, key, sizes)](
+            query, key, places.cos, places.sin, address_cos.contiguous(), address_sin.contiguous(),
+            slot.contiguous(), closes.contiguous(), turned, local, addressed,
+            *query.stride()[:3], *key.stride()[:3], *places.strides, query.shape[1], address_cos.shape[1], **sizes,
+        )  # fmt: skip
+    return turned, local, addressed
+
+
+@turned_states.register_fake
+def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), key.new_empty(key.shape)
+
+
+@torch.library.custom_op("contentrope::turned_states_backward", mutates_args=())
+def turned_states_backward(
+    turned_grad: Tensor,
+    local_grad: Tensor,
+    addressed_grad: Tensor,
+    turned: Tensor,
+    addressed: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    address_cos: Tensor,
+    address_sin: Tensor,
+    slot: Tensor,
+    closes: Tensor,
+    interleaved: bool,
+    to_angles: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, and the angles of each token's unit (empty, if they are not asked for)."""
+    query_grad, key_grad, angle_grad = _gradients(turned, addressed, cos, to_angles)
+    if turned.numel():
+        grads = [_dimensions_together(grad) for grad in (turned_grad, local_grad, addressed_grad)]
+        places, sizes = _Places(cos, sin, addressed), _sizes(turned, addressed, cos, interleaved)
+        backward_kernel[_grid(turned, addressed, sizes)](
+            *grads, turned, addressed, places.cos, places.sin, address_cos.contiguous(), address_sin.contiguous(),
+            slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad,
+            *(stride for grad in grads for stride in grad.stride()[:3]), *places.strides,
+            turned.shape[1], address_cos.shape[1], **sizes, TO_ANGLES=to_angles,
+        )  # fmt: skip
+    return query_grad, key_grad, angle_grad
+
+
+@turned_states_backward.register_fake
+def _(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _gradients(given[3], given[4], given[5], given[-1])
+
+
+def _gradients(turned: Tensor, addressed: Tensor, cos: Tensor, to_angles: bool) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, kv_heads, _ = addressed.shape
+    shape = (batch if to_angles else 0, length, kv_heads, cos.shape[-1])
+    return turned.new_empty(turned.shape), addressed.new_empty(addressed.shape), cos.new_empty(shape)
+
+
+class _Places:
+    """Cosines and sines of places, where one row, or one head, may stand for all: a stride of zero."""
+
+    def __init__(self, cos: Tensor, sin: Tensor, key: Tensor) -> None:
+        shape = (*key.shape[:3], cos.shape[3])
+        self.cos, self.sin = cos.contiguous().expand(shape), sin.contiguous().expand(shape)
+        self.strides = self.cos.stride()[:3]
+
+
+def _dimensions_together(x: Tensor) -> Tensor:
+    """The kernels step through rows, tokens and heads as they lie, but read a head's dimensions side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool) -> dict[str, Any]:
+    dim, pairs = query.shape[3], cos.shape[3]
+    width, rest = triton.next_power_of_2(pairs), dim - 2 * pairs
+    return {
+        "HEADS": query.shape[2],
+        "KV_HEADS": key.shape[2],
+        "DIM": dim,
+        "PAIRS": pairs,
+        "WIDTH": width,
+        "REST": rest,
+        "REST_WIDTH": triton.next_power_of_2(max(rest, 1)),
+        "INTERLEAVED": interleaved,
+        "ROWS": max(1, PAIRS_AT_ONCE // width),
+    }
+
+
+def _grid(query: Tensor, key: Tensor, sizes: dict[str, Any]) -> tuple[int, int, int]:
+    batch, length, heads, _ = query.shape
+    return triton.cdiv(length * max(heads, key.shape[2]), sizes["ROWS"]), batch, 2
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, _, _, *facts, ctx.interleaved = inputs
+    turned, _, addressed = output
+    ctx.save_for_backward(turned, addressed, *facts)
+
+
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    to_angles = ctx.needs_input_grad[2]
+    to_query, to_key, by_token = turned_states_backward(*grads, *ctx.saved_tensors, ctx.interleaved, to_angles)
+    return to_query, to_key, by_token if to_angles else None, *(None for _ in range(7))
+
+
+turned_states.register_autograd(_differentiate, setup_context=_keep)
