@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,10 +10,10 @@ import triton
 from torch import Tensor
 
 from contentrope.descriptor.kernels import backward_kernel, forward_kernel
+from contentrope.operators import Differentiable, Operator
 
 
-@torch.library.custom_op("contentrope::unit_descriptors", mutates_args=())
-def unit_descriptors(
+def _forward(
     embedded: Tensor,
     slot: Tensor,
     cos: Tensor,
@@ -23,8 +24,6 @@ def unit_descriptors(
     head_dim: int,
     interleaved: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The normalised descriptor of every slot (batch, seq, dim) in float32; and, for the backward pass, the same
-    before weight and bias, the inverse deviations, and the number of tokens. Slots are non-decreasing."""
     batch, length, dim = embedded.shape
     normed, centred = (embedded.new_empty(batch, length, dim, dtype=torch.float32) for _ in range(2))
     deviation, tokens = (embedded.new_empty(batch, length, dtype=torch.float32) for _ in range(2))
@@ -39,15 +38,13 @@ def unit_descriptors(
     return normed, centred, deviation, tokens
 
 
-@unit_descriptors.register_fake
-def _(embedded: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward_shapes(embedded: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = [embedded.new_empty(embedded.shape, dtype=torch.float32) for _ in range(2)]
     numbers = [embedded.new_empty(embedded.shape[:2], dtype=torch.float32) for _ in range(2)]
     return rows[0], rows[1], numbers[0], numbers[1]
 
 
-@torch.library.custom_op("contentrope::unit_descriptors_backward", mutates_args=())
-def unit_descriptors_backward(
+def _backward(
     grad: Tensor,
     slot: Tensor,
     cos: Tensor,
@@ -71,8 +68,7 @@ def unit_descriptors_backward(
     return embedded_grad
 
 
-@unit_descriptors_backward.register_fake
-def _(grad: Tensor, *rest: Any) -> Tensor:
+def _backward_shapes(grad: Tensor, *rest: Any) -> Tensor:
     return grad.new_empty(grad.shape, dtype=rest[-1])
 
 
@@ -94,20 +90,26 @@ def _sizes(dim: int, head_dim: int, pairs: int, interleaved: bool) -> dict[str, 
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # nobody differentiates what is kept for the backward pass
     embedded, slot, cos, sin, weight, bias, _, head_dim, interleaved = inputs
     _, centred, deviation, tokens = output
     ctx.save_for_backward(slot, cos, sin, weight, centred, deviation, tokens)
     ctx.settings = head_dim, interleaved, embedded.dtype, bias.dtype
 
 
-def _differentiate(ctx: Any, grad: Tensor, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, *unused: None) -> tuple[Tensor | None, ...]:
     slot, cos, sin, weight, centred, deviation, tokens = ctx.saved_tensors
     head_dim, interleaved, dtype, bias_dtype = ctx.settings
-    to_embedded = unit_descriptors_backward(
-        grad, slot, cos, sin, weight, centred, deviation, tokens, head_dim, interleaved, dtype
-    )
+    to_embedded = backward(grad, slot, cos, sin, weight, centred, deviation, tokens, head_dim, interleaved, dtype)
     to_weight = (grad * centred).sum((0, 1)).to(weight.dtype)
     return to_embedded, None, None, None, to_weight, grad.sum((0, 1)).to(bias_dtype), None, None, None
 
 
-unit_descriptors.register_autograd(_differentiate, setup_context=_keep)
+unit_descriptors = Differentiable(
+    Operator("unit_descriptors", _forward, _forward_shapes),
+    Operator("unit_descriptors_backward", _backward, _backward_shapes),
+    _keep,
+    _differentiate,
+)
+"""The normalised descriptor of every slot (batch, seq, dim) in float32; and, for the backward pass, the same
+before weight and bias, the inverse deviations, and the number of tokens. Slots are non-decreasing."""

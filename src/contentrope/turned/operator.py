@@ -1,21 +1,22 @@
-"""The kernels as operators of PyTorch: a compiler sees one node, autograd its backward."""
+"""The kernels as operators of PyTorch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from contentrope.operators import Differentiable, Operator
 from contentrope.turned.kernels import backward_kernel, forward_kernel
 
 PAIRS_AT_ONCE = 2048
 """Of a program; with four warps, sixteen a thread."""
 
 
-@torch.library.custom_op("contentrope::turned_states", mutates_args=())
-def turned_states(
+def _forward(
     query: Tensor,
     key: Tensor,
     angles: Tensor | None,
@@ -27,7 +28,6 @@ def turned_states(
     closes: Tensor,
     interleaved: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, local keys and addressed keys; :class:`contentrope.turned.Turns` says what is given."""
     turned, local, addressed = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, key))
     if query.numel():
         query, key, places = _dimensions_together(query), _dimensions_together(key), _Places(cos, sin, key)
@@ -40,13 +40,11 @@ def turned_states(
     return turned, local, addressed
 
 
-@turned_states.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_shapes(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return query.new_empty(query.shape), key.new_empty(key.shape), key.new_empty(key.shape)
 
 
-@torch.library.custom_op("contentrope::turned_states_backward", mutates_args=())
-def turned_states_backward(
+def _backward(
     turned_grad: Tensor,
     local_grad: Tensor,
     addressed_grad: Tensor,
@@ -75,8 +73,7 @@ def turned_states_backward(
     return query_grad, key_grad, angle_grad
 
 
-@turned_states_backward.register_fake
-def _(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     return _gradients(given[3], given[4], given[5], given[-1])
 
 
@@ -127,10 +124,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.save_for_backward(turned, addressed, *facts)
 
 
-def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(backward: Callable[..., Any], ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     to_angles = ctx.needs_input_grad[2]
-    to_query, to_key, by_token = turned_states_backward(*grads, *ctx.saved_tensors, ctx.interleaved, to_angles)
+    to_query, to_key, by_token = backward(*grads, *ctx.saved_tensors, ctx.interleaved, to_angles)
     return to_query, to_key, by_token if to_angles else None, *(None for _ in range(7))
 
 
-turned_states.register_autograd(_differentiate, setup_context=_keep)
+turned_states = Differentiable(
+    Operator("turned_states", _forward, _forward_shapes),
+    Operator("turned_states_backward", _backward, _backward_shapes),
+    _keep,
+    _differentiate,
+)
+"""Queries, local keys and addressed keys; :class:`contentrope.turned.Turns` says what is given."""

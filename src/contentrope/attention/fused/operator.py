@@ -1,7 +1,8 @@
-"""The kernels as operators of PyTorch: a compiler sees one node, autograd its backward."""
+"""The kernels as operators of PyTorch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor
 from contentrope.attention.fused import launch
 from contentrope.attention.fused.far import reach_of
 from contentrope.attention.fused.launch import Pairs
+from contentrope.operators import Differentiable, Operator
 
 
-@torch.library.custom_op("contentrope::fused_attention", mutates_args=())
-def attention(
+def _forward(
     query: Tensor,
     local_key: Tensor,
     addressed_key: Tensor,
@@ -27,7 +28,6 @@ def attention(
     scale: float,
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and for the backward pass the logarithm of each query's sum of weights."""
     pairs = Pairs(start, left, closes, valid, memory)
     query, local_key, addressed_key, value = map(_rows_together, (query, local_key, addressed_key, value))
     # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
@@ -35,15 +35,13 @@ def attention(
     return launch.forward(query, local_key, addressed_key, value, pairs, bonus, scale, reach)
 
 
-@attention.register_fake
-def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _forward_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     batch, heads, length, dim = query.shape
     out = query.new_empty(batch, length, heads, dim).transpose(1, 2)
     return out, query.new_empty(batch, heads, length, dtype=torch.float32)
 
 
-@torch.library.custom_op("contentrope::fused_attention_backward", mutates_args=())
-def attention_backward(
+def _backward(
     grad: Tensor,
     query: Tensor,
     local_key: Tensor,
@@ -66,8 +64,9 @@ def attention_backward(
     return launch.backward(grad, query, local_key, addressed_key, value, out, log_sum, pairs, bonus, scale, reach)
 
 
-@attention_backward.register_fake
-def _(grad: Tensor, query: Tensor, local_key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _backward_shapes(
+    grad: Tensor, query: Tensor, local_key: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch, heads, length, dim = query.shape
     query_grad = query.new_empty(batch, length, heads, dim).transpose(1, 2)
     keys = [query.new_empty(batch, length, local_key.shape[1], dim).transpose(1, 2) for _ in range(3)]
@@ -87,17 +86,24 @@ def _rows_together(tensor: Tensor) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # nobody differentiates the logarithms
     *tensors, scale, longest_unit = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.scale, ctx.longest_unit = scale, longest_unit
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
     query, local_key, addressed_key, value, *facts, bonus, out, log_sum = ctx.saved_tensors
     given = grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus
-    grads = attention_backward(*given, ctx.scale, ctx.longest_unit)
+    grads = backward(*given, ctx.scale, ctx.longest_unit)
     to_bonus = grads[4] if bonus is not None else None
     return *grads[:4], None, None, None, None, None, to_bonus, None, None
 
 
-attention.register_autograd(_differentiate, setup_context=_keep)
+attention = Differentiable(
+    Operator("fused_attention", _forward, _forward_shapes),
+    Operator("fused_attention_backward", _backward, _backward_shapes),
+    _keep,
+    _differentiate,
+)
+"""The output, and for the backward pass the logarithm of each query's sum of weights."""

@@ -1,0 +1,57 @@
+"""Kernels as operators of PyTorch, in two ways: known to the compiler, or recorded by autograd directly.
+
+To the compiler an operator is one node, whose insides it does not look at. Without it the same operator would cost its
+caller a tenth of a millisecond a layer, forward and backward, in dispatching alone: there autograd is told directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+Keep = Callable[[Any, tuple[Any, ...], Any], None]
+"""Of a context, the inputs and the output: what the backward pass needs of them is put into the context."""
+Differentiate = Callable[..., tuple[Any, ...]]
+"""Of the backward operator, a context and the gradients of the output: those of the inputs."""
+
+
+class Operator:
+    """``run`` computes, ``fake`` says what shapes will come of it. ``known`` is its form for the compiler."""
+
+    def __init__(self, name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+        self.run = run
+        self.known: Any = torch.library.custom_op(f"contentrope::{name}", run, mutates_args=())
+        self.known.register_fake(fake)
+
+
+class Differentiable:
+    """An operator with its backward pass, to be called as a function."""
+
+    def __init__(self, forward: Operator, backward: Operator, keep: Keep, differentiate: Differentiate) -> None:
+        self.known = forward.known
+        self.known.register_autograd(partial(differentiate, backward.known), setup_context=keep)
+        self._recorded = _recorded(forward, backward, keep, differentiate)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.known(*inputs) if torch.compiler.is_compiling() else self._recorded(*inputs)
+
+
+def _recorded(forward: Operator, backward: Operator, keep: Keep, differentiate: Differentiate) -> Callable[..., Any]:
+    class Recorded(Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = forward.run(*inputs)
+            keep(ctx, inputs, output)
+            return output
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+            return differentiate(backward.run, ctx, *grads)
+
+    return Recorded.apply
