@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contentrope.stacked import PARTS, layer_norm, linear
+from contentrope.stacked import PARTS, layer_norm, linear, stack
+from tests.support import lively_model, random_ids
 
 
 def tensors(models: int, rows: int, places: int, size: int = 4, out: int = 3) -> list[Tensor]:
@@ -59,3 +60,21 @@ def test_autocast_holds(function: Any) -> None:
     out.float().square().sum().backward()
     assert out.dtype == (torch.bfloat16 if function is linear else torch.float32)
     assert all(t.grad is not None and t.grad.dtype == torch.float32 for t in (x, weight, bias))
+
+
+@pytest.mark.parametrize("backend", ["reference", "tiled", "fused"])
+@pytest.mark.parametrize("scheme", ["content", "random"])
+def test_whole_models_together_are_those_apart_with_every_backend(scheme: str, backend: str) -> None:
+    if backend == "fused":
+        pytest.importorskip("triton")
+    models = [lively_model(scheme, dtype=torch.float32, layers=2, backend=backend, seed=seed) for seed in (1, 2)]
+    ids = random_ids(4, 31)
+
+    def read(model: Any) -> Tensor:
+        torch.manual_seed(0)  # what is drawn at random is drawn for rows, whoever reads them
+        return model(ids)
+
+    apart = [read(model) for model in models]
+    assert not torch.allclose(*apart, atol=0.1)
+    expected = torch.cat((apart[0][:2], apart[1][2:]))
+    torch.testing.assert_close(read(stack(models)), expected, rtol=0, atol=1e-4)

@@ -55,7 +55,8 @@ class Content(nn.Module):
         self, chunk: Chunk, reading: Reading
     ) -> tuple[Float[Tensor, "batch slots kv_heads pairs"], Float[Tensor, "batch dim"] | None]:
         """The address of every slot, and for a cache the sum of the unit that is open."""
-        if chunk.backend == "fused" and chunk.cache is None and chunk.valid is None:
+        of_one_model = self.address.norm.weight.ndim == 1
+        if chunk.backend == "fused" and chunk.cache is None and chunk.valid is None and of_one_model:
             return self.address.angles(self._descriptors(chunk, reading)), None
         carried = None
         if chunk.cache is not None:
