@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from contentrope.operators import Differentiable, Operator
 
@@ -53,7 +55,7 @@ def test_both_ways_are_the_same() -> None:
         ran.clear()
         out = function(x)
         (grad,) = torch.autograd.grad(out.sum(), x)
-        assert torch.equal(out, 7 * x)
+        assert torch.equal(out, 3 * x + 4 * x)
         assert torch.equal(grad, torch.full_like(x, 7))
         assert ran == ["forward"] * 2 + ["backward"] * 2
     assert torch.autograd.gradcheck(lambda x: scaled(x, 2.0), (x,))
@@ -69,6 +71,27 @@ def test_the_compiler_sees_one_node() -> None:
     torch.compile(twice, fullgraph=True, backend=compiler)(torch.randn(3))
     assert sum("test_scaled" in name for name in seen) == 2
     assert not any("mul" in name for name in seen)
+
+
+def test_whoever_watches_sees_the_operator() -> None:
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    with Watching():
+        twice(torch.randn(3))
+    assert sum("test_scaled" in name for name in seen) == 2
+
+
+def test_tensors_without_numbers_run_nothing() -> None:
+    ran.clear()
+    with FakeTensorMode() as mode:
+        x = torch.empty(3, requires_grad=True)
+        twice(x).sum().backward()
+    twice(mode.from_tensor(torch.empty(3)))
+    assert not ran
 
 
 def test_what_needs_no_gradient_records_none() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope.rotary import Rotation, rotate, rotation_of
-from contentrope.turned import turns_of
+from contentrope.turned import turns_at_place, turns_of
 from tests.support import lively_model, random_ids
 
 pytest.importorskip("triton")
@@ -141,6 +141,30 @@ def test_zero_addresses_change_nothing() -> None:
     assert not torch.equal(turned, other)
 
 
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "pairs"), [(2, 2, 8, 4), (6, 2, 10, 3)])
+def test_queries_and_keys_that_are_at_their_places(
+    heads: int, kv_heads: int, head_dim: int, pairs: int, layout: Any
+) -> None:
+    example = Example(heads, kv_heads, head_dim, pairs)
+    weights = [example.weights[0], example.weights[2]]
+    results = []
+    for wide in (True, False):
+        query, key, angles = (x.to(torch.float64 if wide else torch.float32).requires_grad_() for x in example.leaves)
+        if wide:
+            address = rotation_of(angles)
+            closing = address.only_where(example.units.closes)
+            outputs = [rotate(query, closing, layout), rotate(key, address, layout)]
+        else:
+            turned, local, addressed = turns_at_place(angles, example.units.closes).of(query, key, layout)
+            assert local is key
+            outputs = [turned, addressed]
+        loss = sum((out * weight.to(out.dtype)).sum() for out, weight in zip(outputs, weights, strict=True))
+        results.append([*outputs, *torch.autograd.grad(torch.as_tensor(loss), (query, key, angles))])
+    for exact, found in zip(*results, strict=True):
+        assert float((found - exact).detach().norm()) <= 1e-6 * float(exact.detach().norm())
+
+
 def test_addresses_that_nobody_trains_get_no_gradient() -> None:
     example = Example()
     query, key = (x.float().requires_grad_() for x in (example.query, example.key))
@@ -171,7 +195,8 @@ def test_the_operator_keeps_its_promises() -> None:
     local = Rotation(example.place.cos().float(), example.place.sin().float())
     turns = turns_of(local, angles, example.units.unit, example.units.closes)
     by_token = turns.angles.detach().requires_grad_()  # type: ignore[union-attr]
-    torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False))
+    torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, True))
+    torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, False))
 
 
 @pytest.mark.parametrize("options", [{}, {"competition": 1.0}])

@@ -11,8 +11,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Keep = Callable[[Any, tuple[Any, ...], Any], None]
 """Of a context, the inputs and the output: what the backward pass needs of them is put into the context."""
@@ -37,8 +39,16 @@ class Differentiable:
         self.known.register_autograd(partial(differentiate, backward.known), setup_context=keep)
         self._recorded = _recorded(forward, backward, keep, differentiate)
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self.known(*inputs) if torch.compiler.is_compiling() else self._recorded(*inputs)
+    def __call__(self, first: Tensor, *rest: Any) -> Any:
+        way = self.known if _is_watched(first) else self._recorded
+        return way(first, *rest)
+
+
+def _is_watched(tensor: Tensor) -> bool:
+    """Whether somebody looks at operators, or gives tensors without numbers: a compiler, a mode, a kind of tensor."""
+    if torch.compiler.is_compiling():
+        return True
+    return type(tensor) not in (Tensor, nn.Parameter) or _get_current_dispatch_mode() is not None
 
 
 def _recorded(forward: Operator, backward: Operator, keep: Keep, differentiate: Differentiate) -> Callable[..., Any]:

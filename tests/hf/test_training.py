@@ -208,6 +208,31 @@ def test_a_cache_made_by_a_compiled_graph_goes_on() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "glm", "gemma3", "mistral, window"])
+def test_queries_and_keys_are_turned_by_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both layouts of pairs, dimensions that do not turn, several turnings, and layers that read by their own."""
+    pytest.importorskip("triton")
+    from contentrope.turned import operator
+
+    calls, real = [], operator.turned_states
+    monkeypatch.setattr(operator, "turned_states", lambda *given: calls.append(1) or real(*given))
+    model, ids = attached(name, dtype=torch.float32).train(), random_ids(2, 21)
+    found = {}
+    for backend in ("reference", "fused"):
+        assert not calls
+        chf.adapter_of(model).backend = backend
+        out = model(ids, use_cache=False).logits
+        weights = [w for w in model.parameters() if w.requires_grad]
+        found[backend] = [out.detach(), *torch.autograd.grad(out.square().mean(), weights, allow_unused=True)]
+    turning_layers = [layer for layer in chf.adapter_of(model).layers.values() if layer.turning is not None]
+    assert len(calls) == len(turning_layers)
+    for ours, theirs in zip(found["fused"], found["reference"], strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
 def test_the_fused_kernels_are_part_of_one_graph() -> None:
     pytest.importorskip("triton")

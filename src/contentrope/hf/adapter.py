@@ -13,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from contentrope.address import ContentAddress
+from contentrope.attention import fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
@@ -166,8 +167,17 @@ class Adapter:
         refuse_packed(kwargs, cache)
         text = Text(ids, valid, ends)
         embedding = self.model.get_input_embeddings()
+        weight = cast(Tensor, embedding.weight)
+        has_kernel = self.backend == "fused" and weight.dtype != torch.float64 and fused.runs_on(weight.device)
         frame = frame_of(
-            text, store, self.segmenter, self.addresses, embedding, plain_mask=plain, competition=self.competition
+            text,
+            store,
+            self.segmenter,
+            self.addresses,
+            embedding,
+            plain_mask=plain,
+            competition=self.competition,
+            by_kernel=tuple(self.turnings) if has_kernel else (),
         )
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame

@@ -131,11 +131,15 @@ def _addressed(
     query, key, value = states
     competition = frame.competition_in(layer.layer_idx)
     single = query.shape[2] == 1
+    number = cast(int, layer.turning)
+    turning = adapter.turnings[number]
+    store = None
     if frame.window is None:
         turned, addressed = query, key
+    elif frame.turns:
+        states = frame.turns[number].of(query.transpose(1, 2), key.transpose(1, 2), turning.pairs)
+        turned, addressed = states[0].transpose(1, 2), states[2].transpose(1, 2)
     else:
-        number = cast(int, layer.turning)
-        turning = adapter.turnings[number]
         turned = turning.turn(query.transpose(1, 2), frame.queries[number]).transpose(1, 2)
         store = _store(frame, layer)
         in_place = single and not torch.is_grad_enabled()

@@ -18,8 +18,10 @@ from contentrope.attention import PairRule
 from contentrope.attention.pairs import no_competition
 from contentrope.hf.addresses import OpenUnit
 from contentrope.hf.keys import Window
+from contentrope.hf.rotary import Turning
 from contentrope.hf.state import Columns, ColumnsLayer
 from contentrope.rotary import Rotation, rotation_of
+from contentrope.turned import Turns, turns_at_place
 from contentrope.units import Segmenter, SegmenterState, Units
 
 
@@ -44,6 +46,8 @@ class Frame:
     """The columns whose keys are turned; None: the call completes no unit, or all addresses are zero."""
     queries: tuple[Rotation, ...]
     """For each turning of the model, what queries are turned by: those that close a unit carry its address."""
+    turns: tuple[Turns, ...]
+    """Instead, where one kernel turns queries and keys."""
     plain_mask: bool
     """Whether the mask is causal with padding and nothing else, so that a backend of the core can stand in."""
     zero: bool
@@ -88,8 +92,12 @@ def frame_of(
     *,
     plain_mask: bool,
     competition: float = 0.0,
+    by_kernel: tuple[Turning, ...] = (),
 ) -> Frame:
-    """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them."""
+    """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them.
+
+    ``by_kernel``: the turnings of the model, if queries and keys of a call without a cache are turned by one kernel.
+    """
     columns = None if store is None else store.begin(len(text.ids), text.ids.device)
     before = _state_before(segmenter, columns, text)
     units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends)
@@ -103,10 +111,16 @@ def frame_of(
     exponents = competition if addresses.exponents is None else addresses.exponents.clone()
     window: Window | None = None
     queries: tuple[Rotation, ...] = ()
+    turns: tuple[Turns, ...] = ()
     if not is_untouched and _completes_any(columns, units):
         reading = _Reading(text, units, before, after, columns)
         window = _window(reading, addresses, embedding, segmenter.max_length)
-        queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
+        if by_kernel and columns is None:
+            turns = tuple(
+                _turns(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
+            )
+        else:
+            queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
     rule = _rule(columns, units)
     own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
     return Frame(
@@ -116,6 +130,7 @@ def frame_of(
         store=store,
         window=window,
         queries=queries,
+        turns=turns,
         plain_mask=plain_mask,
         zero=zero,
         competition=exponents,
@@ -232,6 +247,10 @@ def _by_token(
 ) -> Float[Tensor, "batch seq kv_heads pairs"]:
     index = slot.clamp(max=by_slot.shape[1] - 1)[..., None, None]
     return by_slot.gather(1, index.expand(-1, -1, *by_slot.shape[2:]))
+
+
+def _turns(angles: Float[Tensor, "batch seq kv_heads pairs"], turning: Turning, units: Units) -> Turns:
+    return turns_at_place(-angles if turning.backwards else angles, units.closes)
 
 
 def _of_queries(rotation: Rotation, units: Units) -> Rotation:

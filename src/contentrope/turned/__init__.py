@@ -36,6 +36,8 @@ class Turns(NamedTuple):
     closes: Bool[Tensor, "batch seq"]
     angles: Float[Tensor, "batch seq kv_heads pairs"] | None
     """Of each token's unit: what the gradient goes to, and nothing else. None: it goes nowhere."""
+    at_place: bool = False
+    """Whether queries and keys have been turned to their places before."""
 
     def of(
         self,
@@ -46,7 +48,9 @@ class Turns(NamedTuple):
         """Queries (turned by their unit's address where they close it), local keys, addressed keys."""
         from contentrope.turned.operator import turned_states  # triton is needed only here
 
-        return turned_states(query, key, self.angles, *self[:6], layout == "interleaved")
+        facts = *self[:6], layout == "interleaved", not self.at_place
+        turned, local, addressed = turned_states(query, key, self.angles, *facts)
+        return turned, key if self.at_place else local, addressed
 
 
 def turns_of(
@@ -60,3 +64,13 @@ def turns_of(
     if torch.is_grad_enabled() and angles.requires_grad:
         by_token = angles.gather(1, slot[..., None, None].expand(-1, -1, *angles.shape[2:]))
     return Turns(local.cos, local.sin, fixed.cos(), fixed.sin(), slot.int(), closes.to(torch.int8), by_token)
+
+
+def turns_at_place(angles: Float[Tensor, "batch seq kv_heads pairs"], closes: Bool[Tensor, "batch seq"]) -> Turns:
+    """For queries and keys that are at their places already; ``angles`` are those of each token's unit."""
+    fixed = angles.detach()
+    one = fixed.new_ones(1, 1, 1, fixed.shape[-1])
+    token = torch.arange(angles.shape[1], dtype=torch.int32, device=angles.device).expand(angles.shape[:2])
+    learned = angles if torch.is_grad_enabled() and angles.requires_grad else None
+    facts = fixed.cos(), fixed.sin(), token.contiguous(), closes.to(torch.int8)
+    return Turns(one, torch.zeros_like(one), *facts, learned, at_place=True)

@@ -92,7 +92,7 @@ def forward_kernel(
     query, key, cos, sin, address_cos, address_sin, slot, closes, turned, local, addressed,
     query_b, query_t, query_h, key_b, key_t, key_h, cos_b, cos_t, cos_h, length, slots,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
-    REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
+    REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     lane = tl.arange(0, WIDTH)
@@ -121,13 +121,15 @@ def forward_kernel(
         rows = offsets(batch, token, head, key_b, key_t, key_h)
         out = offsets(batch, token, head, length * KV_HEADS * DIM, KV_HEADS * DIM, DIM)
         a, b = load_pairs(key, rows, is_there, lane, PAIRS, INTERLEAVED)
-        here_a, here_b = turn(a, b, cosine, sine)
-        store_pairs(local, out, is_there, lane, here_a, here_b, PAIRS, INTERLEAVED)
+        if LOCAL:
+            here_a, here_b = turn(a, b, cosine, sine)
+            store_pairs(local, out, is_there, lane, here_a, here_b, PAIRS, INTERLEAVED)
         cosine, sine = turn(cosine, sine, to_cos, to_sin)
         there_a, there_b = turn(a, b, cosine, sine)
         store_pairs(addressed, out, is_there, lane, there_a, there_b, PAIRS, INTERLEAVED)
         if REST:
-            copy_rest(key, rows, local, out, is_there, PAIRS, REST, REST_WIDTH)
+            if LOCAL:
+                copy_rest(key, rows, local, out, is_there, PAIRS, REST, REST_WIDTH)
             copy_rest(key, rows, addressed, out, is_there, PAIRS, REST, REST_WIDTH)
 
 
@@ -144,7 +146,7 @@ def backward_kernel(
     turned_b, turned_t, turned_h, local_b, local_t, local_h, addressed_b, addressed_t, addressed_h,
     cos_b, cos_t, cos_h, length, slots,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
-    REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
+    REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr,
     TO_ANGLES: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
@@ -174,19 +176,23 @@ def backward_kernel(
         local_rows = offsets(batch, token, head, local_b, local_t, local_h)
         there_rows = offsets(batch, token, head, addressed_b, addressed_t, addressed_h)
         out = offsets(batch, token, head, length * KV_HEADS * DIM, KV_HEADS * DIM, DIM)
-        here_a, here_b = load_pairs(local_grad, local_rows, is_there, lane, PAIRS, INTERLEAVED)
         there_a, there_b = load_pairs(addressed_grad, there_rows, is_there, lane, PAIRS, INTERLEAVED)
         # Addressed keys are local ones turned on: their gradient comes back by way of the local ones.
-        back_a, back_b = turn(there_a, there_b, to_cos, -to_sin)
-        a, b = turn(here_a + back_a, here_b + back_b, cosine, -sine)
+        a, b = turn(there_a, there_b, to_cos, -to_sin)
+        if LOCAL:
+            here_a, here_b = load_pairs(local_grad, local_rows, is_there, lane, PAIRS, INTERLEAVED)
+            a += here_a
+            b += here_b
+        a, b = turn(a, b, cosine, -sine)
         store_pairs(key_grad, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
         if REST:
             lanes = tl.arange(0, REST_WIDTH)
             rest = is_there[:, None] & (lanes < REST)[None, :]
             column = (2 * PAIRS + lanes)[None, :]
-            here = tl.load(local_grad + local_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
-            there = tl.load(addressed_grad + there_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
-            tl.store(key_grad + out[:, None] + column, (here + there).to(key_grad.dtype.element_ty), mask=rest)
+            kept = tl.load(addressed_grad + there_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
+            if LOCAL:
+                kept += tl.load(local_grad + local_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
+            tl.store(key_grad + out[:, None] + column, kept.to(key_grad.dtype.element_ty), mask=rest)
         if TO_ANGLES:
             a, b = load_pairs(addressed, out, is_there, lane, PAIRS, INTERLEAVED)
             angle = by_angle(there_a, there_b, a, b)

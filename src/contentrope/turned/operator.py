@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import triton
 from torch import Tensor
 
@@ -27,11 +26,12 @@ def _forward(
     slot: Tensor,
     closes: Tensor,
     interleaved: bool,
+    with_local: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    turned, local, addressed = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, key))
+    turned, local, addressed = _forward_shapes(query, key, with_local)
     if query.numel():
         query, key, places = _dimensions_together(query), _dimensions_together(key), _Places(cos, sin, key)
-        sizes = _sizes(query, key, cos, interleaved)
+        sizes = _sizes(query, key, cos, interleaved, with_local)
         forward_kernel[_grid(query, key, sizes)](
             query, key, places.cos, places.sin, address_cos.contiguous(), address_sin.contiguous(),
             slot.contiguous(), closes.contiguous(), turned, local, addressed,
@@ -41,7 +41,8 @@ def _forward(
 
 
 def _forward_shapes(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return query.new_empty(query.shape), key.new_empty(key.shape), key.new_empty(key.shape)
+    local = key.new_empty(key.shape if rest[-1] else (0,))
+    return query.new_empty(query.shape), local, key.new_empty(key.shape)
 
 
 def _backward(
@@ -57,13 +58,15 @@ def _backward(
     slot: Tensor,
     closes: Tensor,
     interleaved: bool,
+    with_local: bool,
     to_angles: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, and the angles of each token's unit (empty, if they are not asked for)."""
     query_grad, key_grad, angle_grad = _gradients(turned, addressed, cos, to_angles)
     if turned.numel():
+        local_grad = local_grad if with_local else addressed_grad  # never read then
         grads = [_dimensions_together(grad) for grad in (turned_grad, local_grad, addressed_grad)]
-        places, sizes = _Places(cos, sin, addressed), _sizes(turned, addressed, cos, interleaved)
+        places, sizes = _Places(cos, sin, addressed), _sizes(turned, addressed, cos, interleaved, with_local)
         backward_kernel[_grid(turned, addressed, sizes)](
             *grads, turned, addressed, places.cos, places.sin, address_cos.contiguous(), address_sin.contiguous(),
             slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad,
@@ -97,7 +100,7 @@ def _dimensions_together(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool) -> dict[str, Any]:
+def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool, with_local: bool) -> dict[str, Any]:
     dim, pairs = query.shape[3], cos.shape[3]
     width, rest = triton.next_power_of_2(pairs), dim - 2 * pairs
     return {
@@ -109,6 +112,7 @@ def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool) -> dict[s
         "REST": rest,
         "REST_WIDTH": triton.next_power_of_2(max(rest, 1)),
         "INTERLEAVED": interleaved,
+        "LOCAL": with_local,
         "ROWS": max(1, PAIRS_AT_ONCE // width),
     }
 
@@ -119,15 +123,16 @@ def _grid(query: Tensor, key: Tensor, sizes: dict[str, Any]) -> tuple[int, int, 
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    _, _, _, *facts, ctx.interleaved = inputs
+    _, _, _, *facts, interleaved, with_local = inputs
+    ctx.settings = interleaved, with_local
     turned, _, addressed = output
     ctx.save_for_backward(turned, addressed, *facts)
 
 
 def _differentiate(backward: Callable[..., Any], ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     to_angles = ctx.needs_input_grad[2]
-    to_query, to_key, by_token = backward(*grads, *ctx.saved_tensors, ctx.interleaved, to_angles)
-    return to_query, to_key, by_token if to_angles else None, *(None for _ in range(7))
+    to_query, to_key, by_token = backward(*grads, *ctx.saved_tensors, *ctx.settings, to_angles)
+    return to_query, to_key, by_token if to_angles else None, *(None for _ in range(8))
 
 
 turned_states = Differentiable(
@@ -136,4 +141,5 @@ turned_states = Differentiable(
     _keep,
     _differentiate,
 )
-"""Queries, local keys and addressed keys; :class:`contentrope.turned.Turns` says what is given."""
+"""Queries, local keys (empty, if they are not asked for) and addressed keys; :class:`contentrope.turned.Turns` says
+what is given."""

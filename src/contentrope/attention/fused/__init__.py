@@ -70,7 +70,11 @@ def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float, sca
     require_device(query)
 
 
-def require_device(tensor: Tensor) -> None:
+def runs_on(device: torch.device) -> bool:
     """Kernels run on a GPU, or in Triton's interpreter."""
-    if tensor.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def require_device(tensor: Tensor) -> None:
+    if not runs_on(tensor.device):
         raise BackendError(f"backend 'fused' needs CUDA tensors, got {tensor.device}; use backend='tiled'")
