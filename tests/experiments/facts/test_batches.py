@@ -40,6 +40,17 @@ def test_every_token_but_the_first_is_a_target_and_padding_is_none(sampler: Samp
         assert bool((targets[row, length - 1 :] == IGNORED).all())
 
 
+def test_answers_alone_are_targets_where_they_are_asked_for(sampler: Sampler) -> None:
+    drawn = sampler.draw(50, torch.Generator().manual_seed(0))
+    ids, every = inputs_and_targets(drawn)
+    same_ids, answers = inputs_and_targets(drawn, "answers")
+    assert torch.equal(ids, same_ids)
+    assert torch.equal(answers != IGNORED, drawn.scored[:, 1:])
+    assert torch.equal(answers[answers != IGNORED], every[answers != IGNORED])
+    batches = [FactBatches(sampler, learned=learned).at(0, 8, 0).targets for learned in ("all", "answers")]
+    assert 0 < int((batches[1] != IGNORED).sum()) < int((batches[0] != IGNORED).sum())
+
+
 def test_several_facts_come_in_every_number_asked_for(sampler: Sampler) -> None:
     (end,) = sampler.vocabulary.encode(";")
     batches = FactBatches(sampler, (2, 5))

@@ -135,6 +135,7 @@ def test_conditions_have_the_facts_they_name() -> None:
         ({"facts": (0, 3)}, r"facts must be the fewest and the most .* got \(0, 3\)"),
         ({"facts": (4, 3)}, r"got \(4, 3\)"),
         ({"ramp": 1.5}, "ramp must be a share of training from 0 to 1, got 1.5"),
+        ({"learned": "some"}, "learned must be one of all, answers; got 'some'"),
         ({"examples": 0}, "examples must be an integer of at least 1, got 0"),
         ({"order": -1}, "order must be an integer of at least 0, got -1"),
         ({"scaling": (4, 4)}, r"scaling must name one or more different values, got \(4, 4\)"),

@@ -1,8 +1,8 @@
-"""What a step of training sees: facts and a sentence, every token of which is a target."""
+"""What a step of training sees: facts and a sentence. Its targets are all tokens, or the names asked for."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -12,6 +12,7 @@ from contentrope.facts import Drawn, Sampler
 from contentrope.training import IGNORED, Batch
 from contentrope.training.batches import mixed_seed
 
+Learned = Literal["all", "answers"]
 STEPS_AT_ONCE = 128
 """Drawn together: a step is too short to wait for the drawing of one batch."""
 
@@ -22,8 +23,10 @@ class FactBatches:
     Over the first ``ramp`` steps the most grow from the fewest on: to copy from one fact is learned first.
     """
 
-    def __init__(self, sampler: Sampler, facts: tuple[int, int] = (1, 1), ramp: int = 0) -> None:
-        self.sampler, self.facts, self.ramp = sampler, facts, ramp
+    def __init__(
+        self, sampler: Sampler, facts: tuple[int, int] = (1, 1), ramp: int = 0, learned: Learned = "all"
+    ) -> None:
+        self.sampler, self.facts, self.ramp, self.learned = sampler, facts, ramp, learned
         self._drawn: tuple[Any, Int[Tensor, "steps rows seq"], Int[Tensor, "steps rows seq"]] | None = None
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
@@ -49,16 +52,19 @@ class FactBatches:
         # As wide as the longest example of all training: what is compiled for one step serves every other.
         width = self.sampler.width("any", self.facts[1])
         drawn = self.sampler.draw(STEPS_AT_ONCE * rows, generator, names="train", width=width, **several)
-        ids, targets = inputs_and_targets(drawn)
+        ids, targets = inputs_and_targets(drawn, self.learned)
         return ids.unflatten(0, (-1, rows)), targets.unflatten(0, (-1, rows))
 
 
-def inputs_and_targets(drawn: Drawn) -> tuple[Int[Tensor, "rows seq"], Int[Tensor, "rows seq"]]:
+def inputs_and_targets(
+    drawn: Drawn, learned: Learned = "all"
+) -> tuple[Int[Tensor, "rows seq"], Int[Tensor, "rows seq"]]:
     """Every token but the last, and the token that follows each; padding is nobody's target.
 
     Padding stands at the end, where no token before it can see it: it needs no mask.
     """
     ids = drawn.ids.long()
     column = torch.arange(1, ids.shape[1], device=ids.device)
-    targets = torch.where(column < drawn.lengths[:, None], ids[:, 1:], IGNORED)
+    is_target = column < drawn.lengths[:, None] if learned == "all" else drawn.scored[:, 1:]
+    targets = torch.where(is_target, ids[:, 1:], IGNORED)
     return ids[:, :-1].contiguous(), targets

@@ -87,11 +87,12 @@ class Facts(Configured):
             seeds,
             config.model_of(variant, sampler),
             config.training,
-            FactBatches(sampler, config.facts, round(config.ramp * config.training.steps)),
+            FactBatches(sampler, config.facts, round(config.ramp * config.training.steps), config.learned),
             settings={
                 "data": self.data(),
                 "facts": list(config.facts),
                 "ramp": config.ramp,
+                "learned": config.learned,
                 "initialisation": config.initialisation,
             },
             backend=_backend(variant, device),

@@ -39,11 +39,13 @@ BEYOND = FactsConfig(
     ),
     seeds=3,
     facts=(1, 8),
-    ramp=0.5,
+    ramp=0.3,
+    learned="answers",
     scaling=(4, 16, 64, 256),
     order=200,
-    training=TrainConfig(steps=100_000, batch_size=32, learning_rate=5e-4),
+    training=TrainConfig(steps=40_000, batch_size=32, learning_rate=3e-3, warmup=500, precision="tf32"),
 )
-"""Several facts in every training example, which the paper leaves as the next test."""
+"""Several facts in every training example, which the paper leaves as the next test. Only the names asked for are
+learned: those of the facts cannot be known, and predicting them drowns what is to be learned about choosing."""
 
 PRESETS = {"quick": QUICK, "paper": PAPER, "beyond": BEYOND}
