@@ -41,6 +41,7 @@ def store_pairs(at, rows, is_there, lane, a, b, PAIRS: tl.constexpr, INTERLEAVED
 
 @triton.jit
 def turn(a, b, cosine, sine):
+    """A pair, or another rotation: both are complex products."""
     return a * cosine - b * sine, b * cosine + a * sine
 
 
@@ -88,6 +89,31 @@ def copy_rest(
 
 
 @triton.jit
+def turn_queries(
+    source, source_b, source_t, source_h, target, direction, cos, sin, address_cos, address_sin, slot, closes, lane,
+    cos_b, cos_t, cos_h, length, slots, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Forwards (1) queries, backwards (-1) their gradients; by their unit's address too where they close it."""
+    batch = tl.program_id(1).to(tl.int64)
+    token, head, is_there = places(tl.program_id(0), length, HEADS, ROWS)
+    of_keys = head // (HEADS // KV_HEADS)
+    cosine, sine = local_turn(cos, sin, batch, token, of_keys, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
+    closing = is_there & (tl.load(closes + batch * length + token) != 0)
+    to_cos, to_sin = address_turn(
+        address_cos, address_sin, slot, batch, token, of_keys, lane, closing, length, slots, KV_HEADS, PAIRS
+    )
+    cosine, sine = turn(cosine, sine, to_cos, to_sin)
+    rows = offsets(batch, token, head, source_b, source_t, source_h)
+    out = offsets(batch, token, head, length * HEADS * DIM, HEADS * DIM, DIM)
+    a, b = load_pairs(source, rows, is_there, lane, PAIRS, INTERLEAVED)
+    a, b = turn(a, b, cosine, direction * sine)
+    store_pairs(target, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
+    if REST:
+        copy_rest(source, rows, target, out, is_there, PAIRS, REST, REST_WIDTH)
+
+
+@triton.jit
 def forward_kernel(
     query, key, cos, sin, address_cos, address_sin, slot, closes, turned, local, addressed,
     query_b, query_t, query_h, key_b, key_t, key_h, cos_b, cos_t, cos_h, length, slots,
@@ -97,21 +123,10 @@ def forward_kernel(
     batch = tl.program_id(1).to(tl.int64)
     lane = tl.arange(0, WIDTH)
     if tl.program_id(2) == 0:
-        token, head, is_there = places(tl.program_id(0), length, HEADS, ROWS)
-        of_keys = head // (HEADS // KV_HEADS)
-        cosine, sine = local_turn(cos, sin, batch, token, of_keys, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
-        closing = is_there & (tl.load(closes + batch * length + token) != 0)
-        to_cos, to_sin = address_turn(
-            address_cos, address_sin, slot, batch, token, of_keys, lane, closing, length, slots, KV_HEADS, PAIRS
-        )
-        cosine, sine = turn(cosine, sine, to_cos, to_sin)
-        rows = offsets(batch, token, head, query_b, query_t, query_h)
-        out = offsets(batch, token, head, length * HEADS * DIM, HEADS * DIM, DIM)
-        a, b = load_pairs(query, rows, is_there, lane, PAIRS, INTERLEAVED)
-        a, b = turn(a, b, cosine, sine)
-        store_pairs(turned, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
-        if REST:
-            copy_rest(query, rows, turned, out, is_there, PAIRS, REST, REST_WIDTH)
+        turn_queries(
+            query, query_b, query_t, query_h, turned, 1.0, cos, sin, address_cos, address_sin, slot, closes, lane,
+            cos_b, cos_t, cos_h, length, slots, HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
+        )  # fmt: skip
     else:
         token, head, is_there = places(tl.program_id(0), length, KV_HEADS, ROWS)
         cosine, sine = local_turn(cos, sin, batch, token, head, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
@@ -153,20 +168,11 @@ def backward_kernel(
     lane = tl.arange(0, WIDTH)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     if tl.program_id(2) == 0:
-        token, head, is_there = places(tl.program_id(0), length, HEADS, ROWS)
-        cosine, sine = local_turn(cos, sin, batch, token, head // GROUP, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
-        closing = is_there & (tl.load(closes + batch * length + token) != 0)
-        to_cos, to_sin = address_turn(
-            address_cos, address_sin, slot, batch, token, head // GROUP, lane, closing, length, slots, KV_HEADS, PAIRS
-        )
-        cosine, sine = turn(cosine, sine, to_cos, to_sin)
-        rows = offsets(batch, token, head, turned_b, turned_t, turned_h)
-        out = offsets(batch, token, head, length * HEADS * DIM, HEADS * DIM, DIM)
-        a, b = load_pairs(turned_grad, rows, is_there, lane, PAIRS, INTERLEAVED)
-        a, b = turn(a, b, cosine, -sine)
-        store_pairs(query_grad, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
-        if REST:
-            copy_rest(turned_grad, rows, query_grad, out, is_there, PAIRS, REST, REST_WIDTH)
+        turn_queries(
+            turned_grad, turned_b, turned_t, turned_h, query_grad, -1.0, cos, sin, address_cos, address_sin, slot,
+            closes, lane, cos_b, cos_t, cos_h, length, slots, HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH,
+            INTERLEAVED, ROWS,
+        )  # fmt: skip
     else:
         token, head, is_there = places(tl.program_id(0), length, KV_HEADS, ROWS)
         cosine, sine = local_turn(cos, sin, batch, token, head, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
