@@ -14,6 +14,9 @@ import contentrope as cr
 import contentrope.hf as chf
 from contentrope.attention import tiled
 from contentrope.hf import attention
+from contentrope.hf.frame import turns_for
+from contentrope.hf.rotary import Turning
+from contentrope.rotary import rotation_of
 from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, enliven, logits, random_ids, tiny
 
 every = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -205,6 +208,19 @@ def test_a_cache_made_by_a_compiled_graph_goes_on() -> None:
         first = compiled(ids[:, :17])
         rest = model(ids[:, 17:], past_key_values=first.past_key_values)
     torch.testing.assert_close(torch.cat((first.logits, rest.logits), dim=1), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")
+@pytest.mark.parametrize("backwards", [False, True])
+def test_one_kernel_turns_the_way_the_model_does(backwards: bool) -> None:
+    pytest.importorskip("triton")
+    turning = Turning(torch.ones(3, dtype=torch.float64), "half", backwards, heads=2, head_dim=8)
+    units = cr.segment(random_ids(2, 21), cr.Terminators({TERMINATOR}))
+    angles, query, key = torch.randn(2, 21, 2, 3), torch.randn(2, 21, 4, 8), torch.randn(2, 21, 2, 8)
+    turned, _, addressed = turns_for(angles, turning, units).of(query, key, turning.pairs)
+    rotation = rotation_of(angles)
+    torch.testing.assert_close(turned, turning.turn(query, rotation.only_where(units.closes)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(addressed, turning.turn(key, rotation), rtol=0, atol=1e-5)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")

@@ -89,6 +89,23 @@ def test_training_together_is_training_apart(scheme: str, tmp_path: Path) -> Non
     assert not shared_checkpoint(folders).exists()
 
 
+def test_each_model_is_clipped_by_its_own_norm() -> None:
+    stepper = TogetherStepper(models_of("rope", 2), replace(CONFIG, clip=1.0))
+    weights = list(stepper.model.parameters())
+    norms = torch.tensor([0.3, 5.0], dtype=torch.float64)  # one is short enough as it is
+    before = [torch.randn_like(weight) for weight in weights]
+    total = sum(grad.flatten(1).square().sum(1) for grad in before)
+    assert isinstance(total, torch.Tensor)
+    for weight, grad in zip(weights, before, strict=True):
+        grad.mul_((norms / total.sqrt()).view(2, *(1 for _ in grad.shape[1:])))
+        weight.grad = grad.clone()
+    assert float(stepper._clipped()) == pytest.approx(5.0)
+    for weight, grad in zip(weights, before, strict=True):
+        assert weight.grad is not None
+        assert torch.equal(weight.grad[0], grad[0])
+        torch.testing.assert_close(weight.grad[1], grad[1] / 5.0, rtol=1e-6, atol=0)
+
+
 def test_every_seed_has_metrics_of_its_own(tmp_path: Path) -> None:
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (3, 5)}
     models = dict(zip(folders, models_of("rope", 2), strict=True))

@@ -117,7 +117,7 @@ def frame_of(
         window = _window(reading, addresses, embedding, segmenter.max_length)
         if by_kernel and columns is None:
             turns = tuple(
-                _turns(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
+                turns_for(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
             )
         else:
             queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
@@ -249,7 +249,8 @@ def _by_token(
     return by_slot.gather(1, index.expand(-1, -1, *by_slot.shape[2:]))
 
 
-def _turns(angles: Float[Tensor, "batch seq kv_heads pairs"], turning: Turning, units: Units) -> Turns:
+def turns_for(angles: Float[Tensor, "batch seq kv_heads pairs"], turning: Turning, units: Units) -> Turns:
+    """``angles`` are those of each token's unit, forwards as the model turns."""
     return turns_at_place(-angles if turning.backwards else angles, units.closes)
 
 
