@@ -39,7 +39,7 @@ BEYOND = FactsConfig(
     ),
     seeds=3,
     facts=(1, 8),
-    ramp=0.3,
+    ramp=0.6,
     learned="answers",
     scaling=(4, 16, 64, 256),
     order=200,
