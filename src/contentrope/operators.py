@@ -65,3 +65,17 @@ def _recorded(forward: Operator, backward: Operator, keep: Keep, differentiate: 
             return differentiate(backward.run, ctx, *grads)
 
     return Recorded.apply
+
+
+# What kernels ask of the tensors they are given.
+
+
+def dimensions_together(x: Tensor) -> Tensor:
+    """Kernels step through rows, tokens and heads as they lie, but read a head's dimensions side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def standing_for_all(cos: Tensor, sin: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Cosines and sines of which one row, or one head, may stand for all, and their strides: zero there."""
+    cos, sin = cos.contiguous().expand(shape), sin.contiguous().expand(shape)
+    return cos, sin, cos.stride()[:3]

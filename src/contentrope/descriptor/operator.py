@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from contentrope.descriptor.kernels import backward_kernel, forward_kernel
-from contentrope.operators import Differentiable, Operator
+from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
 
 
 def _forward(
@@ -28,8 +28,8 @@ def _forward(
     normed, centred = (embedded.new_empty(batch, length, dim, dtype=torch.float32) for _ in range(2))
     deviation, tokens = (embedded.new_empty(batch, length, dtype=torch.float32) for _ in range(2))
     if embedded.numel():
-        embedded = embedded if embedded.stride(-1) == 1 else embedded.contiguous()
-        cos, sin, strides = _turns(cos, sin, batch, dim // head_dim)
+        embedded = dimensions_together(embedded)
+        cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
         forward_kernel[length, batch](
             embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens,
             embedded.stride(0), embedded.stride(1), *strides, length, epsilon,
@@ -60,7 +60,7 @@ def _backward(
     batch, length, dim = grad.shape
     embedded_grad = grad.new_empty(batch, length, dim, dtype=dtype)
     if grad.numel():
-        cos, sin, strides = _turns(cos, sin, batch, dim // head_dim)
+        cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
         backward_kernel[length, batch](
             grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad,
             *strides, length, **_sizes(dim, head_dim, cos.shape[-1], interleaved),
@@ -70,13 +70,6 @@ def _backward(
 
 def _backward_shapes(grad: Tensor, *rest: Any) -> Tensor:
     return grad.new_empty(grad.shape, dtype=rest[-1])
-
-
-def _turns(cos: Tensor, sin: Tensor, batch: int, heads: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
-    """One row, or one head, may stand for all: a stride of zero."""
-    shape = batch, cos.shape[1], heads, cos.shape[3]
-    cos, sin = cos.contiguous().expand(shape), sin.contiguous().expand(shape)
-    return cos, sin, (cos.stride(0), cos.stride(1), cos.stride(2))
 
 
 def _sizes(dim: int, head_dim: int, pairs: int, interleaved: bool) -> dict[str, Any]:

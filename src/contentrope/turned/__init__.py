@@ -1,9 +1,8 @@
 """Queries and keys at their places and addresses, in one kernel (Triton).
 
 ``contentrope.rotary`` defines the numbers; this is the fast path for whole sequences on a GPU. A layer reads its
-queries once and its keys once, and writes what attention needs: queries, local keys and addressed keys. As rotations
-one after the other the same takes twice the traffic, most of it cosines and sines of addresses, which are read here
-unit by unit and not token by token.
+queries once and its keys once, and writes what attention needs: queries, local keys and addressed keys. The cosines
+and sines of addresses, which token by token are twice as large as the queries, are read unit by unit.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import triton
 from torch import Tensor
 
-from contentrope.operators import Differentiable, Operator
+from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
 from contentrope.turned.kernels import backward_kernel, forward_kernel
 
 PAIRS_AT_ONCE = 2048
@@ -30,12 +30,13 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     turned, local, addressed = _forward_shapes(query, key, with_local)
     if query.numel():
-        query, key, places = _dimensions_together(query), _dimensions_together(key), _Places(cos, sin, key)
+        query, key = dimensions_together(query), dimensions_together(key)
+        cos, sin, strides = standing_for_all(cos, sin, (*key.shape[:3], cos.shape[3]))
         sizes = _sizes(query, key, cos, interleaved, with_local)
         forward_kernel[_grid(query, key, sizes)](
-            query, key, places.cos, places.sin, address_cos.contiguous(), address_sin.contiguous(),
+            query, key, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
             slot.contiguous(), closes.contiguous(), turned, local, addressed,
-            *query.stride()[:3], *key.stride()[:3], *places.strides, query.shape[1], address_cos.shape[1], **sizes,
+            *query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], address_cos.shape[1], **sizes,
         )  # fmt: skip
     return turned, local, addressed
 
@@ -65,12 +66,13 @@ def _backward(
     query_grad, key_grad, angle_grad = _gradients(turned, addressed, cos, to_angles)
     if turned.numel():
         local_grad = local_grad if with_local else addressed_grad  # never read then
-        grads = [_dimensions_together(grad) for grad in (turned_grad, local_grad, addressed_grad)]
-        places, sizes = _Places(cos, sin, addressed), _sizes(turned, addressed, cos, interleaved, with_local)
+        grads = [dimensions_together(grad) for grad in (turned_grad, local_grad, addressed_grad)]
+        cos, sin, strides = standing_for_all(cos, sin, (*addressed.shape[:3], cos.shape[3]))
+        sizes = _sizes(turned, addressed, cos, interleaved, with_local)
         backward_kernel[_grid(turned, addressed, sizes)](
-            *grads, turned, addressed, places.cos, places.sin, address_cos.contiguous(), address_sin.contiguous(),
+            *grads, turned, addressed, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
             slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad,
-            *(stride for grad in grads for stride in grad.stride()[:3]), *places.strides,
+            *(stride for grad in grads for stride in grad.stride()[:3]), *strides,
             turned.shape[1], address_cos.shape[1], **sizes, TO_ANGLES=to_angles,
         )  # fmt: skip
     return query_grad, key_grad, angle_grad
@@ -84,20 +86,6 @@ def _gradients(turned: Tensor, addressed: Tensor, cos: Tensor, to_angles: bool) 
     batch, length, kv_heads, _ = addressed.shape
     shape = (batch if to_angles else 0, length, kv_heads, cos.shape[-1])
     return turned.new_empty(turned.shape), addressed.new_empty(addressed.shape), cos.new_empty(shape)
-
-
-class _Places:
-    """Cosines and sines of places, where one row, or one head, may stand for all: a stride of zero."""
-
-    def __init__(self, cos: Tensor, sin: Tensor, key: Tensor) -> None:
-        shape = (*key.shape[:3], cos.shape[3])
-        self.cos, self.sin = cos.contiguous().expand(shape), sin.contiguous().expand(shape)
-        self.strides = self.cos.stride()[:3]
-
-
-def _dimensions_together(x: Tensor) -> Tensor:
-    """The kernels step through rows, tokens and heads as they lie, but read a head's dimensions side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool, with_local: bool) -> dict[str, Any]:

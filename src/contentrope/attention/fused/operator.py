@@ -11,7 +11,7 @@ from torch import Tensor
 from contentrope.attention.fused import launch
 from contentrope.attention.fused.far import reach_of
 from contentrope.attention.fused.launch import Pairs
-from contentrope.operators import Differentiable, Operator
+from contentrope.operators import Differentiable, Operator, dimensions_together
 
 
 def _forward(
@@ -29,7 +29,7 @@ def _forward(
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor]:
     pairs = Pairs(start, left, closes, valid, memory)
-    query, local_key, addressed_key, value = map(_rows_together, (query, local_key, addressed_key, value))
+    query, local_key, addressed_key, value = map(dimensions_together, (query, local_key, addressed_key, value))
     # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
     reach = reach_of(query, longest_unit)
     return launch.forward(query, local_key, addressed_key, value, pairs, bonus, scale, reach)
@@ -59,7 +59,9 @@ def _backward(
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     pairs = Pairs(start, left, closes, valid, memory)
-    grad, query, local_key, addressed_key, value = map(_rows_together, (grad, query, local_key, addressed_key, value))
+    grad, query, local_key, addressed_key, value = map(
+        dimensions_together, (grad, query, local_key, addressed_key, value)
+    )
     reach = reach_of(query, longest_unit)
     return launch.backward(grad, query, local_key, addressed_key, value, out, log_sum, pairs, bonus, scale, reach)
 
@@ -78,11 +80,6 @@ def _backward_shapes(
         keys[2],
         query.new_empty(batch if has_bonus else 0, heads, length, dtype=torch.float32),
     )
-
-
-def _rows_together(tensor: Tensor) -> Tensor:
-    """The kernels step through heads and tokens as they lie, but read a head's dimensions side by side."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
