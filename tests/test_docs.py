@@ -31,6 +31,38 @@ def test_python_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest
         exec(compile(example, document.name, "exec"), names)
 
 
+OF_OTHERS = {
+    "cpu",
+    "fsdp_version",
+    "local-dir",
+    "multi_gpu",
+    "nproc-per-node",
+    "nproc_per_node",
+    "num_processes",
+    "use_fsdp",
+}
+"""Options of accelerate, torchrun and hf."""
+
+
+def own_options() -> set[str]:
+    """Fields of the commands' dataclasses, with those of training, and what benchmarks add to their parsers."""
+    files = [path for folder in ("src/contentrope/cli", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text() for path in (*files, ROOT / "src/contentrope/training/config.py"))
+    fields = {name.replace("_", "-") for name in re.findall(r"^    (\w+):", source, re.MULTILINE)}
+    return fields | set(re.findall(r'"--([a-z-]+)"', source))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_options_are_those_of_the_commands(document: Path) -> None:
+    named = set(re.findall(r"(?<![\w-])--([a-z][\w-]+)", document.read_text()))
+    assert named - own_options() - OF_OTHERS == set()
+
+
+def test_a_setting_that_is_no_option_is_not_taken_for_one() -> None:
+    assert {"ramp", "learned", "preset", "backend"} <= own_options()
+    assert "gate-share" not in own_options()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#][^)]*)\)", document.read_text()):

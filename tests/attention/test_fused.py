@@ -82,10 +82,17 @@ FAR_CASES = [
 
 
 @pytest.mark.parametrize("case", FAR_CASES, ids=lambda c: c.name)
-def test_keys_beyond_reach_are_read_elsewhere_and_counted_once(case: Case, far_keys_apart: None) -> None:
+def test_keys_beyond_reach_are_read_elsewhere_and_counted_once(
+    case: Case, far_keys_apart: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("forward", "backward"):
+        real = getattr(far, name)
+        monkeypatch.setattr(far, name, lambda *given, n=name, f=real: asked.append(n) or f(*given))
     inputs = make(case)
     assert 0 < far.reach_of(inputs.q, inputs.units.longest) <= case.seq
     require_within_budget(case)
+    assert asked == ["forward", "backward"]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
