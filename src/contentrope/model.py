@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from contentrope import schemes
-from contentrope.attention import BACKENDS
+from contentrope.attention import BACKENDS, backend_name
 from contentrope.cache import Cache, CacheShape, StreamState
 from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
             memory=memory,
             cache=cache,
             state=cache.state if cache is not None else self._initial_state(len(ids)),
-            backend=self.backend,
+            backend=backend_name(self.backend, embedded, self.config.head_dim, cached=cache is not None),
         )
         frame = cast(schemes.Scheme, self.scheme).frame(chunk)
         x = F.dropout(frame.embed(embedded), self.config.dropout, self.training)

@@ -9,12 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import contentrope as cr
-from contentrope.attention import PairRule, api, flex, reference, tiled
+from contentrope.attention import PairRule, api, backend_name, flex, reference, tiled
 from contentrope.rotary import rotate, rotation_of
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
@@ -243,3 +244,23 @@ def test_backends_agree_on_their_signature() -> None:
     expected = inspect.signature(reference.attend).parameters
     for backend in (tiled, flex):
         assert inspect.signature(backend.attend).parameters.keys() == expected.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "fused"),
+        ({"head_dim": 256}, "fused"),
+        ({"head_dim": 257}, "tiled"),
+        ({"dtype": torch.float64}, "tiled"),
+        ({"dropout": 0.1}, "tiled"),
+        ({"cached": True}, "tiled"),
+        ({"device": "cpu"}, "tiled"),
+        ({"name": "flex", "cached": True}, "flex"),
+    ],
+)
+def test_auto_is_the_fastest_backend_that_can_read_a_call(given: dict[str, Any], expected: str) -> None:
+    settings = {"name": "auto", "head_dim": 64, "device": "cuda", "dtype": torch.bfloat16} | given
+    with FakeTensorMode():  # a CUDA tensor without a GPU
+        states = torch.empty(1, device=settings.pop("device"), dtype=settings.pop("dtype"))
+    assert backend_name(settings.pop("name"), states, settings.pop("head_dim"), **settings) == expected

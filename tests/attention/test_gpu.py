@@ -28,7 +28,7 @@ def fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("backend", "case"), FAST, ids=lambda x: x if isinstance(x, str) else x.name)
 def test_fast_backends_err_no_more_than_the_reference(backend: str, case: Case, dtype: torch.dtype) -> None:
     """Twice what the reference loses in this dtype against float64, and a few roundings.

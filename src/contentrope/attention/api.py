@@ -1,7 +1,7 @@
 """The public function of addressed attention, and how a backend is chosen.
 
-``auto`` is a rule, not a fallback: CUDA tensors without dropout and without a cache go to ``flex``, all else to
-``tiled``. A backend named explicitly is used or raises.
+``auto`` is a rule, not a fallback: CUDA tensors go to ``fused`` where it can read them (whole texts, no dropout, no
+float64, heads of at most 256), all else to ``tiled``. A backend named explicitly is used or raises.
 """
 
 from __future__ import annotations
@@ -72,15 +72,26 @@ def addressed_attention(
 
 
 def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
-    """The ``attend`` function of a backend by name; ``auto`` decides by device, dropout and cache."""
-    if name == "auto":
-        name = "flex" if query.device.type == "cuda" and not dropout and not cached else "tiled"
+    """The ``attend`` function of a backend by name."""
+    name = backend_name(name, query, query.shape[-1], dropout=dropout, cached=cached)
     if name not in BACKENDS:
         raise BackendError(f"unknown backend {name!r}; choose auto, {', '.join(BACKENDS)}")
     # A compiler cannot follow the look for packages, and has them if it gets here.
     if not torch.compiler.is_compiling() and (status := _status(name)) != "ready":
         raise BackendError(f"backend {name!r}: {status}; or pass backend='tiled'")
     return _ATTEND[name]
+
+
+def backend_name(name: str, states: Tensor, head_dim: int, *, dropout: float = 0.0, cached: bool = False) -> str:
+    """What ``auto`` stands for; any other name is left as it is. Of ``states`` only device and dtype are asked.
+
+    >>> backend_name("auto", torch.zeros(1), head_dim=64), backend_name("flex", torch.zeros(1), head_dim=64)
+    ('tiled', 'flex')
+    """
+    if name != "auto":
+        return name
+    readable = states.dtype != torch.float64 and head_dim <= fused.LARGEST_HEAD and not dropout and not cached
+    return "fused" if states.is_cuda and readable else "tiled"
 
 
 def backend_status() -> dict[str, str]:

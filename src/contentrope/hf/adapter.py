@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from contentrope.address import ContentAddress
-from contentrope.attention import fused
+from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
@@ -168,7 +168,9 @@ class Adapter:
         text = Text(ids, valid, ends)
         embedding = self.model.get_input_embeddings()
         weight = cast(Tensor, embedding.weight)
-        has_kernel = self.backend == "fused" and weight.dtype != torch.float64 and fused.runs_on(weight.device)
+        widest = max(turning.head_dim for turning in self.turnings)
+        named = backend_name(self.backend, weight, widest) == "fused"
+        has_kernel = named and weight.dtype != torch.float64 and fused.runs_on(weight.device)
         frame = frame_of(
             text,
             store,

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from contentrope.attention import backend_function, flex
+from contentrope.attention import backend_function
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
 from contentrope.hf.keys import readdressed, settle
@@ -192,14 +192,9 @@ def _by_backend(
 
 
 def _backend(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
-    compiling = torch.compiler.is_compiling()
-    if name == "auto" and compiling and (not query.is_cuda or dropout or cached):
+    if name == "auto" and torch.compiler.is_compiling() and (not query.is_cuda or dropout or cached):
         name = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
-    function = backend_function(name, query, dropout=dropout, cached=cached)
-    if name == "auto" and function is flex.attend and not (compiling or torch.is_grad_enabled()):
-        # Texts to be generated from are of all lengths, and it is compiled anew for each.
-        function = backend_function("tiled", query, dropout=dropout, cached=cached)
-    return function
+    return backend_function(name, query, dropout=dropout, cached=cached)
 
 
 def _refuse_if_attached(module: nn.Module) -> None:

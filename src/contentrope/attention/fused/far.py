@@ -17,8 +17,8 @@ from torch import Tensor
 
 MULTIPLE = 16
 """The reach is rounded up to it, so that rows stay aligned."""
-WORTH = 8
-"""How many times the reach a text must be long; a guess, to be measured."""
+WORTH = 12
+"""How many times the reach a text must be long: below, what both ways of reading have to begin with costs more."""
 LARGEST_HEAD = 128
 FIRST_CAPABILITY = (9, 0)
 """Of the GPU: the library's kernel was compared with ours on this one only."""

@@ -28,7 +28,6 @@ from contentrope.experiments.suite import (
     seeded,
     trained_models,
 )
-from contentrope.experiments.variants import parse_variant
 from contentrope.facts import Drawn, Sampler, World
 from contentrope.model import Transformer
 from contentrope.training import read_metrics
@@ -95,7 +94,6 @@ class Facts(Configured):
                 "learned": config.learned,
                 "initialisation": config.initialisation,
             },
-            backend=_backend(variant, device),
             out=out,
             device=device,
             tell=tell,
@@ -170,12 +168,6 @@ class Facts(Configured):
             "answers_changed": changed.double().mean().item(),
             "largest_change": max(float((other.logits - first.logits).abs().max()) for other in others),
         }
-
-
-def _backend(variant: str, device: str) -> str:
-    """On a GPU these examples are too short for kernels that skip blocks: all scores at once, fused by the compiler."""
-    has_addresses = parse_variant(variant).scheme in schemes.KNOW_MEMORY
-    return "reference" if has_addresses and device.startswith("cuda") else "auto"
 
 
 def _answers_changed(drawn: Drawn, first: Scores, other: Scores) -> torch.Tensor:

@@ -37,7 +37,6 @@ def trained_models(
     batches: Batches,
     *,
     settings: Mapping[str, Any],
-    backend: str = "auto",
     out: Path,
     device: str,
     tell: Tell,
@@ -53,9 +52,7 @@ def trained_models(
     torch.compiler.reset()  # else what was compiled for earlier variants counts towards the compiler's limit
 
     def fresh(seed: int) -> Transformer:
-        model = fresh_model(config, seed, device, initialise)
-        model.backend = backend
-        return model
+        return fresh_model(config, seed, device, initialise)
 
     if together and len(seeds) > 1:
         _train_together(variant, seeds, fresh, training, batches, settings, out, tell)
