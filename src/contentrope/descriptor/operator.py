@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from contentrope.descriptor.kernels import backward_kernel, forward_kernel
+from contentrope.launching import power_of_two, start
 from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
 
 
@@ -30,7 +30,8 @@ def _forward(
     if embedded.numel():
         embedded = dimensions_together(embedded)
         cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
-        forward_kernel[length, batch](
+        start(
+            forward_kernel, (length, batch),
             embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens,
             embedded.stride(0), embedded.stride(1), *strides, length, epsilon,
             **_sizes(dim, head_dim, cos.shape[-1], interleaved),
@@ -61,7 +62,8 @@ def _backward(
     embedded_grad = grad.new_empty(batch, length, dim, dtype=dtype)
     if grad.numel():
         cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
-        backward_kernel[length, batch](
+        start(
+            backward_kernel, (length, batch),
             grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad,
             *strides, length, **_sizes(dim, head_dim, cos.shape[-1], interleaved),
         )  # fmt: skip
@@ -75,7 +77,7 @@ def _backward_shapes(grad: Tensor, *rest: Any) -> Tensor:
 def _sizes(dim: int, head_dim: int, pairs: int, interleaved: bool) -> dict[str, Any]:
     return {
         "DIM": dim,
-        "WIDTH": triton.next_power_of_2(dim),
+        "WIDTH": power_of_two(dim),
         "HEAD": head_dim,
         "PAIRS": pairs,
         "INTERLEAVED": interleaved,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import triton
 from torch import Tensor
 
+from contentrope.launching import power_of_two, programs, start
 from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
 from contentrope.turned.kernels import backward_kernel, forward_kernel
 
@@ -33,7 +33,8 @@ def _forward(
         query, key = dimensions_together(query), dimensions_together(key)
         cos, sin, strides = standing_for_all(cos, sin, (*key.shape[:3], cos.shape[3]))
         sizes = _sizes(query, key, cos, interleaved, with_local)
-        forward_kernel[_grid(query, key, sizes)](
+        start(
+            forward_kernel, _grid(query, key, sizes),
             query, key, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
             slot.contiguous(), closes.contiguous(), turned, local, addressed,
             *query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], address_cos.shape[1], **sizes,
@@ -69,7 +70,8 @@ def _backward(
         grads = [dimensions_together(grad) for grad in (turned_grad, local_grad, addressed_grad)]
         cos, sin, strides = standing_for_all(cos, sin, (*addressed.shape[:3], cos.shape[3]))
         sizes = _sizes(turned, addressed, cos, interleaved, with_local)
-        backward_kernel[_grid(turned, addressed, sizes)](
+        start(
+            backward_kernel, _grid(turned, addressed, sizes),
             *grads, turned, addressed, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
             slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad,
             *(stride for grad in grads for stride in grad.stride()[:3]), *strides,
@@ -90,7 +92,7 @@ def _gradients(turned: Tensor, addressed: Tensor, cos: Tensor, to_angles: bool) 
 
 def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool, with_local: bool) -> dict[str, Any]:
     dim, pairs = query.shape[3], cos.shape[3]
-    width, rest = triton.next_power_of_2(pairs), dim - 2 * pairs
+    width, rest = power_of_two(pairs), dim - 2 * pairs
     return {
         "HEADS": query.shape[2],
         "KV_HEADS": key.shape[2],
@@ -98,7 +100,7 @@ def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool, with_loca
         "PAIRS": pairs,
         "WIDTH": width,
         "REST": rest,
-        "REST_WIDTH": triton.next_power_of_2(max(rest, 1)),
+        "REST_WIDTH": power_of_two(max(rest, 1)),
         "INTERLEAVED": interleaved,
         "LOCAL": with_local,
         "ROWS": max(1, PAIRS_AT_ONCE // width),
@@ -107,7 +109,7 @@ def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool, with_loca
 
 def _grid(query: Tensor, key: Tensor, sizes: dict[str, Any]) -> tuple[int, int, int]:
     batch, length, heads, _ = query.shape
-    return triton.cdiv(length * max(heads, key.shape[2]), sizes["ROWS"]), batch, 2
+    return programs(length * max(heads, key.shape[2]), sizes["ROWS"]), batch, 2
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -6,13 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from contentrope.attention.fused import far
 from contentrope.attention.fused.backward import delta_kernel, key_kernel, query_kernel
 from contentrope.attention.fused.forward import forward_kernel
 from contentrope.attention.fused.tuning import tuned
+from contentrope.launching import power_of_two, programs, start
 
 SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
 """Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
@@ -54,9 +54,8 @@ def forward(
     far_out, far_log_sum = query, log_sum
     if reach:
         far_out, far_log_sum = far.forward(query, addressed_key, value, reach, scale)
-    tuned(forward_kernel)[
-        lambda tile: (triton.cdiv(length, tile["M"]), batch * heads)
-    ](
+    start(
+        tuned(forward_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
         query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
         far_out, far_log_sum, out, log_sum, *_strides(query, local_key, addressed_key, value, far_out, out),
         length, reach, scale, **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
@@ -89,9 +88,10 @@ def backward(
         return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
     delta = torch.empty_like(log_sum)
     sizes = _sizes(query, local_key, reach)
-    delta_kernel[triton.cdiv(length, 64), batch * heads](
-        out, grad, delta, *_strides(out, grad), length, HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], M=64
-    )
+    start(
+        delta_kernel, (programs(length, 64), batch * heads),
+        out, grad, delta, *_strides(out, grad), length, HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], M=64,
+    )  # fmt: skip
     beyond = far.FarGradients(query, local_key, value)  # never read where nothing is beyond reach
     if reach:
         natural = log_sum * math.log(2.0)
@@ -99,11 +99,13 @@ def backward(
     given = query, local_key, addressed_key, value, grad
     facts = *pairs.pointers(), pairs.start if bonus is None else bonus, log_sum, delta
     flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
-    tuned(query_kernel)[lambda tile: (triton.cdiv(length, tile["M"]), batch * heads)](
+    start(
+        tuned(query_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
         *given, *facts, beyond.query, query_grad, bonus_grad, *_strides(*given, beyond.query, query_grad),
         length, reach, scale, **flags,
     )  # fmt: skip
-    tuned(key_kernel)[lambda tile: (triton.cdiv(length, tile["N"]), batch * kv_heads)](
+    start(
+        tuned(key_kernel), lambda tile: (programs(length, tile["N"]), batch * kv_heads),
         *given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad,
         *_strides(*given, beyond.key, beyond.value, value_grad), length, reach, scale, **flags,
     )  # fmt: skip
@@ -117,7 +119,7 @@ def _sizes(query: Tensor, key: Tensor, reach: int) -> dict[str, Any]:
         "HEADS": heads,
         "GROUP": heads // key.shape[1],
         "DIM": dim,
-        "WIDTH": max(16, triton.next_power_of_2(dim)),
+        "WIDTH": max(16, power_of_two(dim)),
         "PRECISION": "ieee" if exact else "tf32",
         "HAS_FAR": reach > 0,
         "LENGTH_CLASS": _length_class(query.shape[2]),
@@ -129,4 +131,4 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def _length_class(length: int) -> int:
-    return min(max(triton.next_power_of_2(length), SHORTEST_CLASS), LONGEST_CLASS)
+    return min(max(power_of_two(length), SHORTEST_CLASS), LONGEST_CLASS)

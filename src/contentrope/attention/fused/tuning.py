@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any, NamedTuple
 
 import triton
+
+from contentrope.launching import is_interpreted
 
 CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
 """What the best tiles depend on, besides the dtype."""
@@ -40,11 +41,6 @@ SMALL = Tile(32, 32, 4, 2)
 """Fits where nothing else does: the widest heads in float32."""
 INTERPRETED = triton.Config({"M": 32, "N": 16})
 """Small, so that small examples have several tiles."""
-
-
-def is_interpreted() -> bool:
-    """Triton runs its kernels in Python, on any device: for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache

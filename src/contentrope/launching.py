@@ -1,0 +1,87 @@
+"""Starting Triton kernels without looking for them again.
+
+Triton looks at every argument of every call, in Python, to find the tiles and the compiled kernel that fit. For small
+models that takes longer than the kernel. What was found is kept here by what it depends on: dtypes and alignment of
+tensors, the values of all integers and constants, the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
+"""Programs along each axis, or how many there are for tiles that have been chosen."""
+ALIGNMENT = 16
+"""Bytes; Triton compiles other kernels for tensors that do not begin at a multiple."""
+MOST = 4096
+"""Kernels with their arguments that are kept; texts of ever new lengths would fill the memory."""
+
+
+class Found(NamedTuple):
+    compiled: Any
+    constants: tuple[Any, ...]
+    """In the order of the kernel's parameters, behind those that are given."""
+    tile: dict[str, Any]
+
+
+_found: dict[Hashable, Found] = {}
+
+
+def is_interpreted() -> bool:
+    """Triton runs its kernels in Python, on any device: for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def programs(length: int, tile: int) -> int:
+    """How many tiles cover a length. Triton's own function for it is as slow as a launch.
+
+    >>> programs(64, 64), programs(65, 64)
+    (1, 2)
+    """
+    return -(-length // tile)
+
+
+def power_of_two(least: int) -> int:
+    """The first that is no smaller.
+
+    >>> [power_of_two(n) for n in (1, 2, 3, 64, 65)]
+    [1, 2, 4, 64, 128]
+    """
+    return 1 << (least - 1).bit_length()
+
+
+def start(kernel: Any, grid: Grid, *given: Any, **constants: Any) -> None:
+    """``kernel[grid](*given, **constants)``; the kernel may be an autotuned one.
+
+    ``given`` are the kernel's first parameters: tensors, integers, and floats, of which only the type matters.
+    """
+    if is_interpreted():
+        kernel[grid](*given, **constants)
+        return
+    key = id(kernel), torch.cuda.current_device(), tuple(map(_what_matters, given)), tuple(constants.items())
+    found = _found.get(key)
+    if found is None:
+        _keep(key, kernel, kernel[grid](*given, **constants), len(given), constants)
+        return
+    size = grid(found.tile) if callable(grid) else grid
+    found.compiled[(*size, 1, 1)[:3]](*given, *found.constants)
+
+
+def _what_matters(argument: Any) -> Hashable:
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % ALIGNMENT == 0
+    return float if isinstance(argument, float) else argument
+
+
+def _keep(key: Hashable, kernel: Any, compiled: Any, given: int, constants: dict[str, Any]) -> None:
+    chosen = getattr(kernel, "best_config", None)
+    tile = {} if chosen is None else dict(chosen.kwargs)
+    values = {**constants, **tile}
+    if len(_found) >= MOST:
+        _found.clear()
+    _found[key] = Found(compiled, tuple(values[name] for name in kernel.arg_names[given:]), tile)

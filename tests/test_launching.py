@@ -1,0 +1,38 @@
+"""Kernels that are found again are those Triton would have started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contentrope.launching import power_of_two, programs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+def test_kernels_are_started_as_triton_itself_would_start_them() -> None:
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.support.pretended_gpu"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    starts, kernels = (int(word) for word in done.stdout.split() if word.isdigit())
+    assert starts >= 6 * 72
+    assert kernels >= 20
+
+
+@given(length=st.integers(1, 10**6), tile=st.integers(1, 1024))
+def test_tiles_cover_a_length_and_no_fewer_would(length: int, tile: int) -> None:
+    assert (programs(length, tile) - 1) * tile < length <= programs(length, tile) * tile
+
+
+@given(st.integers(1, 10**6))
+def test_the_first_power_of_two(least: int) -> None:
+    power = power_of_two(least)
+    assert power.bit_count() == 1
+    assert power // 2 < least <= power
