@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from contentrope.reports import draw_picture, read_results
-from contentrope.reports.facts.tables import row_table
+from contentrope.reports.facts.scaling import scaling_table
+from contentrope.reports.facts.tables import order_table, row_table
 from contentrope.reports.growth.tables import length_table
 from contentrope.reports.retrofit.tables import perplexity_table
 from contentrope.reports.tables import markdown_table as table
@@ -68,6 +69,15 @@ def training_table(data: dict[str, Any]) -> str:
     return table(["", "steps per second", "5,000 steps", "time, against rope"], rows)
 
 
+def facts_paper_section(results: dict[str, Any]) -> str:
+    return row_table(results, variants=["content", "content:competition=1", "rope", "random"]).markdown()
+
+
+def facts_beyond_section(results: dict[str, Any]) -> str:
+    tables = row_table(results), scaling_table(results), order_table(results)
+    return "\n\n".join(table.markdown() for table in tables if table is not None)
+
+
 Section = tuple[str, Callable[[dict[str, Any]], str]]
 SECTIONS: dict[str, Section] = {
     "cpu": ("benchmark-cpu.json", cpu_table),
@@ -76,11 +86,13 @@ SECTIONS: dict[str, Section] = {
     "paper": ("shakespeare-paper.json", length_section),
     "beyond": ("shakespeare-beyond.json", beyond_section),
     "facts": ("facts-quick.json", lambda results: row_table(results).markdown()),
+    "facts-paper": ("facts-paper.json", facts_paper_section),
+    "facts-beyond": ("facts-beyond.json", facts_beyond_section),
     "retrofit": ("retrofit-quick.json", lambda results: perplexity_table(results).markdown()),
     "training": ("benchmark-training-gpu.json", training_table),
 }
-PICTURES = ("shakespeare-paper", "shakespeare-beyond", "retrofit-quick")
-"""Result files whose length curve stands beside them as a picture."""
+PICTURES = ("shakespeare-paper", "shakespeare-beyond", "facts-paper", "facts-beyond", "retrofit-quick")
+"""Result files whose main picture stands beside them."""
 
 
 def with_tables(text: str) -> str:

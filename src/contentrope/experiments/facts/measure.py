@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,15 +160,25 @@ class Facts(Configured):
     def _order(self, model: Transformer, sampler: Sampler) -> dict[str, Any]:
         """What becomes of the answers when the same facts stand in another order."""
         drawn = self.examples(sampler, ROW_TO_LOOK_AT, count=self.config.order)
-        generator, first = _generator(self.config.world, 99), score(model, drawn)
-        others = [score(model, sampler.permuted(drawn, generator)) for _ in range(ORDERS)]
+        generator = _generator(self.config.world, 99)
+        orders = [drawn, *(sampler.permuted(drawn, generator) for _ in range(ORDERS))]
+        first, *others = [score(model, order) for order in orders]
         changed = torch.stack([_answers_changed(drawn, first, other) for other in others]).any(0)
+        precise = copy.deepcopy(model).double()  # tells what is rounding
         return {
             "examples": len(drawn.ids),
             "permutations": ORDERS,
             "answers_changed": changed.double().mean().item(),
-            "largest_change": max(float((other.logits - first.logits).abs().max()) for other in others),
+            "largest_change": _largest_change([first, *others]),
+            "largest_change_float64": _largest_change([score(precise, order) for order in orders]),
+            "largest_logit": float(first.logits.abs().max()),
         }
+
+
+def _largest_change(orders: list[Scores]) -> float:
+    """Of any logit, between the first order and another."""
+    first, *others = (order.logits for order in orders)
+    return max(float((other - first).abs().max()) for other in others)
 
 
 def _answers_changed(drawn: Drawn, first: Scores, other: Scores) -> torch.Tensor:

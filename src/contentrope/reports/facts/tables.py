@@ -57,8 +57,12 @@ def order_table(results: Results) -> Table | None:
             changed = mean_and_spread([100 * part["answers_changed"] for part in parts])
             largest = max(part["largest_change"] for part in parts)
             sizes = [f"{parts[0][size]:,}" for size in ("examples", "permutations")]
-            rows.append([Cell(name), *map(Cell, sizes), Cell(changed.printed(1)), Cell(change_of_logit(largest))])
-    head = ["", "examples a run", "orders of each", "answers changed, %", "largest change of a logit"]
+            precise = [part["largest_change_float64"] for part in parts if "largest_change_float64" in part]
+            in_float64 = change_of_logit(max(precise)) if precise else ""
+            changes = changed.printed(1), change_of_logit(largest), in_float64
+            rows.append([Cell(name), *map(Cell, sizes), *map(Cell, changes)])
+    changes_head = ["answers changed, %", "largest change of a logit", "in float64"]
+    head = ["", "examples a run", "orders of each", *changes_head]
     return Table(head, rows) if rows else None
 
 
