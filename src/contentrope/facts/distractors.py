@@ -6,7 +6,8 @@ condition          the others
 ``single``         none
 ``same entities``  the same names in the same order under other relations: those of the same domain first, then others
 ``same relation``  the same relation between others; no name of the asked fact
-``mixed``          each with equal chance one of these two, or any fact at all of the kind asked for
+``mixed``          in half of the rows all of the same relation; in the others each with equal chance one of these
+                   two, or any fact at all of the kind asked for
 =================  ==================================================================================================
 
 Except in ``mixed``, which takes any number and may repeat a distractor, those of a row differ from each other.
@@ -26,6 +27,8 @@ from contentrope.facts.draws import below, without_repetition
 from contentrope.facts.relations import DOMAINS, Kind, chains_of, first_relation, require_choice, sizes_of
 from contentrope.facts.world import FactSet
 
+SAME_RELATION = 1
+"""Its place among the sorts that are mixed."""
 Condition = Literal["single", "same entities", "same relation", "mixed"]
 
 
@@ -115,11 +118,15 @@ def _same_relation(world: FactSet, asked: Asked, count: int, generator: torch.Ge
 
 
 def _mixed(world: FactSet, asked: Asked, kind: Kind, count: int, generator: torch.Generator) -> Facts:
-    """A row with so many distractors of a condition has those it would have if they were all."""
+    """A row with so many distractors of a condition has those it would have if they were all.
+
+    Only among facts of one relation must names be told apart, and that is hard to learn: half of the rows are such.
+    """
     chains = chains_of(asked.relation)
     pools = (chains.per_domain * len(DOMAINS) - 1, _places(world, asked) - _sharing_names(world, asked)[1])
     found = _any_fact(world, asked, kind, count, generator)
     choice = below(torch.full_like(found.relation, 3), generator)
+    choice = torch.where(below(torch.full_like(asked.relation, 2), generator) == 1, SAME_RELATION, choice)
     drawn = (_same_entities(asked, count, generator), _same_relation(world, asked, count, generator))
     for index, (pool, facts) in enumerate(zip(pools, drawn, strict=True)):
         chosen = choice == index
