@@ -81,7 +81,8 @@ def facts_beyond_section(results: dict[str, Any]) -> str:
 Section = tuple[str, Callable[[dict[str, Any]], str]]
 SECTIONS: dict[str, Section] = {
     "cpu": ("benchmark-cpu.json", cpu_table),
-    "gpu": ("benchmark-flex-gpu.json", gpu_table),
+    "gpu": ("benchmark-fused-gpu.json", gpu_table),
+    "flex": ("benchmark-flex-gpu.json", gpu_table),
     "quick": ("shakespeare-quick.json", length_section),
     "paper": ("shakespeare-paper.json", length_section),
     "beyond": ("shakespeare-beyond.json", beyond_section),

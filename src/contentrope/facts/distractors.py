@@ -120,7 +120,7 @@ def _same_relation(world: FactSet, asked: Asked, count: int, generator: torch.Ge
 def _mixed(world: FactSet, asked: Asked, kind: Kind, count: int, generator: torch.Generator) -> Facts:
     """A row with so many distractors of a condition has those it would have if they were all.
 
-    Only among facts of one relation must names be told apart, and that is hard to learn: half of the rows are such.
+    Names must be told apart only among facts of one relation, and that is hard to learn: half of the rows are such.
     """
     chains = chains_of(asked.relation)
     pools = (chains.per_domain * len(DOMAINS) - 1, _places(world, asked) - _sharing_names(world, asked)[1])
