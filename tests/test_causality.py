@@ -117,10 +117,10 @@ def test_later_tokens_change_nothing_beside_padding(scheme: str, backend: str, d
 @backends
 @dtypes
 @pytest.mark.parametrize(("learn", "seq"), [(False, BEYOND_TWO_TILES), (True, 23)], ids=["fixed", "learned"])
-def test_later_tokens_change_nothing_under_competition(
+def test_later_tokens_change_nothing_under_competition_and_sharpness(
     scheme: str, backend: str, dtype: torch.dtype, learn: bool, seq: int
 ) -> None:
-    options = {"competition": 0.7, "learn_competition": learn}
+    options = {"competition": 0.7, "learn_competition": learn, "sharpness": 0.4, "learn_sharpness": learn}
     model = lively_model(scheme, dtype=dtype, backend=backend, options=options)
     check_causal(model, random_ids(2, seq), several_times(seq))
 

@@ -9,7 +9,7 @@ import torch
 import contentrope as cr
 from contentrope import schemes
 from contentrope.attention import flex
-from tests.support import VARIANTS, lively_model, random_ids
+from tests.support import LEARNED, VARIANTS, lively_model, random_ids
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
 
@@ -38,7 +38,7 @@ def test_one_graph_serves_all_boundaries_with_equal_gradients(scheme: str) -> No
 
 
 @pytest.mark.parametrize("seq", [130, 256])
-@pytest.mark.parametrize("options", [{}, {"competition": 1.0, "learn_competition": True}], ids=["plain", "learned"])
+@pytest.mark.parametrize("options", [{}, LEARNED], ids=["plain", "learned"])
 def test_flex_traces_into_one_graph(options: dict[str, object], seq: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU the kernel itself is only emulated, and forward only."""
     monkeypatch.setattr(flex, "_refuse_what_flex_cannot_do", lambda *_: None)

@@ -33,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "local": {"scheme": "local"},
     "reference": {"scheme": "content", "backend": "reference"},
     "competition": {"scheme": "content", "options": {"competition": 1.0}},
+    "sharpness": {"scheme": "content", "options": {"competition": 1.0, "sharpness": 0.5}},
     "grouped queries": {"scheme": "content", "kv_heads": 1, "rotary": cr.RotaryConfig(pairs="interleaved")},
 }
 any_model = pytest.mark.parametrize("made_with", MODELS.values(), ids=MODELS)

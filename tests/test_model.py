@@ -99,13 +99,19 @@ def turn_between(query: Token, key: Token, addresses: dict[int, Tensor], head: i
     return angle - addresses[query.unit][head] if query.closes else angle
 
 
+def as_list(number: float | Tensor, config: cr.ModelConfig) -> list[Any]:
+    """By head."""
+    return list(number) if isinstance(number, Tensor) else [number] * config.heads
+
+
 def attention_by_hand(
     query: Tensor, key: Tensor, value: Tensor, tokens: list[Token], addresses: dict[int, Tensor], model: Any, layer: int
 ) -> Tensor:
     """query (heads, seq, head_dim), key and value (kv_heads, seq, head_dim)."""
     config = model.config
     frequencies = frequencies_by_hand(config)
-    alpha = model.scheme.reader.competition.of(layer)
+    alpha = as_list(model.scheme.reader.competition.of(layer), config)
+    beta = as_list(model.scheme.reader.sharpness.of(layer), config)
     rows = []
     for t, reader in enumerate(tokens):
         heads = []
@@ -121,9 +127,10 @@ def attention_by_hand(
                 angle = turn_between(reader, read, addresses, kv_head, frequencies[kv_head])
                 turned = (q.conj() * torch.polar(torch.ones_like(angle), angle) * k).real.sum()
                 score = (turned + q_rest @ k_rest) / math.sqrt(config.head_dim)
+                log_units = 0.0 if reader.memory else math.log(max(reader.unit, 1))
+                score = score * (1 + beta[head] * log_units)
                 if read.unit != reader.unit:
-                    of_head = alpha[head] if isinstance(alpha, Tensor) else alpha
-                    score = score - of_head * math.log(max(reader.unit, 1))
+                    score = score - alpha[head] * log_units
                 scores.append(score)
                 values.append(value[kv_head, s])
             heads.append(torch.stack(scores).softmax(0) @ torch.stack(values))
@@ -155,6 +162,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as in the paper": {},
     "competition": {"options": {"competition": 1.0}},
     "learned competition": {"options": {"competition": 0.7, "learn_competition": True}},
+    "sharpness": {"options": {"competition": 1.0, "sharpness": 0.6}},
+    "learned sharpness": {"options": {"sharpness": 0.6, "learn_sharpness": True}, "reader": (READER,)},
     "grouped": {"heads": 4, "kv_heads": 2},
     "interleaved, partial": {"rotary": cr.RotaryConfig(pairs="interleaved", fraction=0.5)},
     "model-wide": {"rotary": cr.RotaryConfig(frequencies="model_wide"), "heads": 4, "kv_heads": 2},

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contentrope.stacked import PARTS, layer_norm, linear, stack
+from contentrope.errors import InputError
+from contentrope.stacked import PARTS, can_be_stacked, layer_norm, linear, stack
 from tests.support import lively_model, random_ids
 
 
@@ -64,10 +65,12 @@ def test_autocast_holds(function: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "tiled", "fused"])
 @pytest.mark.parametrize("scheme", ["content", "random"])
-def test_whole_models_together_are_those_apart_with_every_backend(scheme: str, backend: str) -> None:
+@pytest.mark.parametrize("sharp", [False, True], ids=["plain", "sharp"])
+def test_whole_models_together_are_those_apart_with_every_backend(sharp: bool, scheme: str, backend: str) -> None:
     if backend == "fused":
         pytest.importorskip("triton")
-    models = [lively_model(scheme, dtype=torch.float32, layers=2, backend=backend, seed=seed) for seed in (1, 2)]
+    settings = {"layers": 2, "backend": backend, "options": {"competition": 0.5, "learn_sharpness": sharp}}
+    models = [lively_model(scheme, dtype=torch.float32, seed=seed, **settings) for seed in (1, 2)]
     ids = random_ids(4, 31)
 
     def read(model: Any) -> Tensor:
@@ -78,3 +81,11 @@ def test_whole_models_together_are_those_apart_with_every_backend(scheme: str, b
     assert not torch.allclose(*apart, atol=0.1)
     expected = torch.cat((apart[0][:2], apart[1][2:]))
     torch.testing.assert_close(read(stack(models)), expected, rtol=0, atol=1e-4)
+
+
+def test_models_with_weights_that_cannot_stand_side_by_side_are_refused() -> None:
+    models = [lively_model("content", options={"learn_competition": True}) for _ in range(2)]
+    assert not can_be_stacked(models[0])
+    with pytest.raises(InputError, match=r"PerHead has weights of its own \(learned\)"):
+        stack(models)
+    assert can_be_stacked(lively_model("content", options={"learn_sharpness": True}))

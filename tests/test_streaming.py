@@ -137,12 +137,16 @@ def test_chunks_give_the_logits_of_the_whole_in_any_model(
 @chunkings
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize("kind", [None, "ragged"], ids=["no padding", "ragged"])
-def test_competition_streams(scheme: str, backend: str, sizes: Sequence[int], learn: bool, kind: str | None) -> None:
-    model = lively_model(scheme, backend=backend, options={"competition": 0.8, "learn_competition": learn})
+def test_competition_and_sharpness_stream(
+    scheme: str, backend: str, sizes: Sequence[int], learn: bool, kind: str | None
+) -> None:
+    options = {"competition": 0.8, "learn_competition": learn, "sharpness": 0.3, "learn_sharpness": learn}
+    model = lively_model(scheme, backend=backend, options=options)
     if learn:
-        # One exponent per layer and head, and none like another.
+        # One number per layer and head, and none like another.
         with torch.no_grad():
             model.scheme.reader.competition.learned.copy_(torch.linspace(-1, 2, 6).view(3, 2))
+            model.scheme.reader.sharpness.learned.copy_(torch.linspace(-0.2, 0.7, 6).view(3, 2))
     check_streams(model, random_ids(BATCH, SEQ), sizes, **({"valid": padding(kind)} if kind else {}))
 
 

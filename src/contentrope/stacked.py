@@ -134,6 +134,10 @@ def stack(models: Sequence[Model]) -> Model:
         if type(module) in KINDS:
             twins = [model.get_submodule(name) for model in models]
             together.set_submodule(name, KINDS[type(module)](twins))
+        elif getattr(module, "of_several_models", False):
+            for weight, _ in list(module.named_parameters(recurse=False)):
+                every = [model.get_submodule(name).get_parameter(weight).detach() for model in models]
+                module.register_parameter(weight, nn.Parameter(torch.stack(every)))
         elif own := [weight for weight, _ in module.named_parameters(recurse=False)]:
             raise InputError(
                 f"{type(module).__name__} has weights of its own ({', '.join(own)}), which models side by side "
@@ -144,4 +148,9 @@ def stack(models: Sequence[Model]) -> Model:
 
 def can_be_stacked(model: nn.Module) -> bool:
     """Whether :func:`stack` takes the model."""
-    return all(type(m) in KINDS or not any(True for _ in m.parameters(recurse=False)) for m in model.modules())
+    return all(map(_module_can_be_stacked, model.modules()))
+
+
+def _module_can_be_stacked(module: nn.Module) -> bool:
+    has_own_weights = any(True for _ in module.parameters(recurse=False))
+    return type(module) in KINDS or not has_own_weights or getattr(module, "of_several_models", False)

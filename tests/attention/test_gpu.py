@@ -6,7 +6,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope.attention.fused import far
-from tests.support import lively_model, random_ids
+from tests.support import LEARNED, lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
 pytestmark = [
@@ -49,7 +49,7 @@ def test_fast_backends_err_no_more_than_the_reference(backend: str, case: Case, 
 
 @pytest.mark.parametrize("backend", ["flex", "fused"])
 @pytest.mark.parametrize("seq", [200, 256])
-@pytest.mark.parametrize("options", [{}, {"competition": 1.0, "learn_competition": True}], ids=["plain", "learned"])
+@pytest.mark.parametrize("options", [{}, LEARNED], ids=["plain", "learned"])
 def test_one_compilation_serves_all_boundaries(options: dict[str, object], seq: int, backend: str) -> None:
     settings = {"dim": 64, "max_unit_length": 50, "options": options}
     model = lively_model("content", dtype=torch.float32, backend=backend, **settings).cuda()

@@ -16,6 +16,8 @@ TERMINATOR = 0
 ANCHORED = "content, anchored"
 VARIANTS = (*schemes.names(), ANCHORED)
 """Every scheme, and options that change what is cached."""
+LEARNED = {"competition": 1.0, "learn_competition": True, "sharpness": 0.3, "learn_sharpness": True}
+"""All that an addressed scheme can learn beside its addresses."""
 
 
 def lively_model(

@@ -65,16 +65,24 @@ class PairRule:
     def key_count(self) -> int:
         return self.key_unit.shape[1]
 
+    def log_completed(self, dtype: torch.dtype) -> Float[Tensor, "batch queries"]:
+        """``log U``, U the units completed before the query (at least 1); 0 for a query that sees none of them.
+
+        A memory unit that knew how many came before it would not be the same in another place.
+        """
+        found = self.query_unit.clamp(min=1).to(dtype).log()
+        return found if self.query_memory is None else torch.where(self.query_memory, 0.0, found)
+
     def own_unit_bonus(
         self, competition: float | Float[Tensor, "heads"], dtype: torch.dtype
     ) -> Float[Tensor, "batch heads queries"]:
-        """``alpha * log U``, U the units completed before the query (at least 1).
+        """``alpha * log U``, U the units completed before the query.
 
         Subtracting it from the scores of earlier units, as the method is defined, and adding it to those of the
         query's own unit differ by a constant per query, which softmax does not see. The own unit is the
         smaller set, so the fast backends add.
         """
-        log_units = self.query_unit.clamp(min=1).to(dtype).log()[:, None]
+        log_units = self.log_completed(dtype)[:, None]
         if isinstance(competition, Tensor):
             return competition.to(dtype).view(-1, 1) * log_units
         return competition * log_units

@@ -79,12 +79,14 @@ class AddressedFrame:
         *,
         angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
         competition: Callable[[int], float | Tensor],
+        sharpness: Callable[[int], float | Tensor],
         open_total: Float[Tensor, "batch dim"] | None = None,
         carried: Carried | None = None,
     ) -> None:
         self.chunk = chunk
         self.reading = reading
         self.competition = competition
+        self.sharpness = sharpness
         self.open_total = open_total
         self.carried = carried
         self.layout = chunk.config.rotary.pairs
@@ -126,6 +128,7 @@ class AddressedFrame:
         return embedded
 
     def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query = self._sharpened(layer, query)
         if self.turns is not None:
             turned, local, addressed = (x.transpose(1, 2) for x in self.turns.of(query, key, self.layout))
             return self._by_backend(layer, turned, local, addressed, value.transpose(1, 2)).transpose(1, 2)
@@ -148,6 +151,18 @@ class AddressedFrame:
             stored = stored.clone()
             cache.turn_keys(layer, self.window.begin, self.window.rotation)
         return self._by_backend(layer, turned, stored, addressed, values).transpose(1, 2)
+
+    def _sharpened(
+        self, layer: int, query: Float[Tensor, "batch seq heads head_dim"]
+    ) -> Float[Tensor, "batch seq heads head_dim"]:
+        """Scores grow with their query; it is turned afterwards, which leaves lengths alone."""
+        sharpness = self.sharpness(layer)
+        if not isinstance(sharpness, Tensor) and sharpness == 0.0:
+            return query
+        if isinstance(sharpness, Tensor) and sharpness.ndim == 2:  # of several models, which share out the rows
+            sharpness = sharpness.repeat_interleave(len(query) // len(sharpness), dim=0)[:, None]
+        factor = 1 + self.rule.log_completed(self.chunk.wide)[..., None] * sharpness
+        return (query * factor[..., None]).to(query.dtype)
 
     def commit(self) -> None:
         chunk, reading = self.chunk, self.reading

@@ -22,6 +22,10 @@ class Options:
     """Exponent alpha: ``alpha * log(completed units)`` is taken from the scores of keys in earlier units."""
     learn_competition: bool = False
     """Learn alpha per layer and head, starting from ``competition``."""
+    sharpness: float = 0.0
+    """Scores are multiplied by ``1 + sharpness * log(completed units)``, so that one among many stands out."""
+    learn_sharpness: bool = False
+    """Learn it per layer and head, starting from ``sharpness``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,8 @@ class AddressOptions(Options):
 class UnitReader(nn.Module):
     def __init__(self, config: ModelConfig, options: Options) -> None:
         super().__init__()
-        self.competition = Competition(config, options)
+        self.competition = PerHead(config, options.competition, options.learn_competition)
+        self.sharpness = PerHead(config, options.sharpness, options.learn_sharpness, of_several_models=True)
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))
         back = options.anchors if isinstance(options, AddressOptions) else ()
@@ -58,19 +63,20 @@ class UnitReader(nn.Module):
             reading,
             angles=angles,
             competition=self.competition.of,
+            sharpness=self.sharpness.of,
             open_total=open_total,
             carried=self.anchors.carried(chunk, reading, angles) if self.anchors else None,
         )
 
 
-class Competition(nn.Module):
-    """The exponent of a layer: one fixed number, or learned per head."""
+class PerHead(nn.Module):
+    """A number of a layer: one that is fixed, or learned per head."""
 
-    def __init__(self, config: ModelConfig, options: Options) -> None:
+    def __init__(self, config: ModelConfig, start: float, learn: bool, of_several_models: bool = False) -> None:
         super().__init__()
-        self.fixed = float(options.competition)
+        self.fixed, self.of_several_models = float(start), of_several_models
         size = (config.layers, config.heads)
-        self.learned = nn.Parameter(torch.full(size, self.fixed)) if options.learn_competition else None
+        self.learned = nn.Parameter(torch.full(size, self.fixed)) if learn else None
 
-    def of(self, layer: int) -> float | Float[Tensor, "heads"]:
-        return self.fixed if self.learned is None else self.learned[layer]
+    def of(self, layer: int) -> float | Float[Tensor, "*models heads"]:
+        return self.fixed if self.learned is None else self.learned[..., layer, :]
