@@ -5,8 +5,8 @@
 Both sides rotate their queries and keys; ours also applies the addresses, learns them, and prepares what the backend
 wants to know of the units. The cosines and sines of positions and addresses are there before: all layers share them.
 
-Everything is timed twice: replayed as a CUDA graph, which is what the GPU takes, and called from Python, where short
-texts wait for their kernels to be started.
+Everything is timed twice: called from Python, where short texts wait for their kernels to be started, and replayed as a
+CUDA graph (``graph_``), which is what the GPU takes.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
             torch.autograd.grad(function(*arguments), learned, grad)
 
         for name, work in (("forward", forward), ("both", both)):
-            row[f"{side}_called_{name}_ms"] = milliseconds(work, repeats)
-            row[f"{side}_{name}_ms"] = milliseconds(graphed(work), repeats)
-    for name in ("forward", "both", "called_forward", "called_both"):
+            row[f"{side}_{name}_ms"] = milliseconds(work, repeats)
+            row[f"{side}_graph_{name}_ms"] = milliseconds(graphed(work), repeats)
+    for name in ("forward", "both", "graph_forward", "graph_both"):
         row[f"{name}_ratio"] = row[f"ours_{name}_ms"] / row[f"baseline_{name}_ms"]
     print(row, flush=True)
     torch.compiler.reset()

@@ -43,8 +43,12 @@ def cpu_table(data: dict[str, Any]) -> str:
 
 
 def gpu_table(data: dict[str, Any]) -> str:
-    rows = [[f"{r['seq']:,}", f"{r['forward_ratio']:.2f}x", f"{r['both_ratio']:.2f}x"] for r in data["results"]]
-    return table(["tokens", "forward", "forward + backward"], rows)
+    """Called from Python, and as CUDA graphs where those were timed."""
+    names = {"forward": "forward", "both": "forward + backward"}
+    names |= {f"graph_{name}": f"{words}, graph" for name, words in names.items()}
+    shown = {name: words for name, words in names.items() if f"{name}_ratio" in data["results"][0]}
+    rows = [[f"{row['seq']:,}", *(f"{row[f'{name}_ratio']:.2f}x" for name in shown)] for row in data["results"]]
+    return table(["tokens", *shown.values()], rows)
 
 
 def length_section(results: dict[str, Any]) -> str:

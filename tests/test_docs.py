@@ -92,3 +92,31 @@ def test_the_tables_of_context_growth_show_the_newest_results() -> None:
         found = [run["distant"]["perplexity"] for run in results[variant]["runs"].values()]
         means = [fmean(run[change] for run in found) for change in ("as written", "shuffled", "deleted", "replaced")]
         assert f"| {words} | {' | '.join(f'{mean:.2f}' for mean in means)} |" in text
+
+
+def test_the_words_about_facts_have_the_newest_numbers() -> None:
+    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
+
+    def hits(file: str, variant: str, *rows: str) -> list[str]:
+        runs = json.loads((ROOT / "results" / file).read_text())["variants"][variant]["runs"].values()
+        means = [fmean(run["rows"][row]["hit5"] for run in runs) for row in rows]
+        return [f"{mean:.3f}".removeprefix("0") for mean in means]
+
+    unseen = {
+        name: [f"{name}, chain{n}, test" for n in (2, 3)] for name in ("single fact", "same entities", "same relation")
+    }
+    related = [f"same relation, chain{n}, {names}" for n in (2, 3) for names in ("train", "test")]
+    paper = "facts-paper.json"
+    exponent = {name: hits(paper, "content:competition=1", *rows) for name, rows in unseen.items()}
+    assert "unseen names {} and {};".format(*exponent["single fact"]) in text
+    assert "unseen names ({} and {};".format(*exponent["same entities"]) in text
+    assert "same relation {}, {}, {}, {} (".format(*hits(paper, "content:competition=1", *related)) in text
+    assert "several: {} and {} with".format(*hits(paper, "content", *unseen["same entities"])) in text
+    assert "RoPE here, {} and {},".format(*hits(paper, "rope", *unseen["same entities"])) in text
+    beyond = {
+        "content {} on pairs and {} on triples": "content:competition=1",
+        "memory units {} and {};": "content:competition=1,memory=true",
+        "RoPE {} and {}.": "rope",
+    }
+    for words, variant in beyond.items():
+        assert words.format(*hits("facts-beyond.json", variant, *unseen["same relation"])) in text

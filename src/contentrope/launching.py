@@ -1,7 +1,7 @@
 """Starting Triton kernels without looking for them again.
 
 Triton looks at every argument of every call, in Python, to find the tiles and the compiled kernel that fit. For small
-models that takes longer than the kernel. What was found is kept here by what it depends on: dtypes and alignment of
+models that can take longer than the kernel. What was found is kept here by what it depends on: dtypes and alignment of
 tensors, the values of all integers and constants, the device.
 """
 
@@ -38,7 +38,7 @@ def is_interpreted() -> bool:
 
 
 def programs(length: int, tile: int) -> int:
-    """How many tiles cover a length. Triton's own function for it is as slow as a launch.
+    """How many tiles cover a length.
 
     >>> programs(64, 64), programs(65, 64)
     (1, 2)

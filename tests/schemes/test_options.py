@@ -61,6 +61,8 @@ def test_an_unknown_option_is_refused_with_the_known_ones(scheme: str) -> None:
         ("alibi", {"slopes": ["a", "b"]}, r"'slopes' .* must be a list of finite numbers, .* got \('a', 'b'\)"),
         ("content", {"competition": "learned"}, "'competition' .* must be a finite number, e.g. 0.0; got 'learned'"),
         ("local", {"competition": True}, "'competition' of scheme 'local' must be a finite number, .* got True"),
+        ("local", {"sharpness": -0.5}, "sharpness must be at least 0, got -0.5"),
+        ("content", {"sharpness": -0.5}, "sharpness must be at least 0, got -0.5"),
         ("random", {"learn_competition": "no"}, "'learn_competition' .* must be True or False, .* got 'no'"),
     ],
 )

@@ -1,6 +1,6 @@
 """Serialized facts: who stands in which relation to whom, and texts that ask for it."""
 
-from contentrope.facts.distractors import Condition, most_distractors
+from contentrope.facts.distractors import MIXTURE, Condition, most_distractors
 from contentrope.facts.layouts import Layout
 from contentrope.facts.names import first_names
 from contentrope.facts.relations import DOMAINS, ORDERS, RELATIONS, ROLES, Kind, Relation
@@ -11,6 +11,7 @@ from contentrope.facts.world import PAPER, Counts, FactSet, World
 
 __all__ = [
     "DOMAINS",
+    "MIXTURE",
     "ORDERS",
     "PADDING",
     "PAPER",

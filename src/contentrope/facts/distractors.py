@@ -29,6 +29,8 @@ from contentrope.facts.world import FactSet
 
 SAME_RELATION = 1
 """Its place among the sorts that are mixed."""
+MIXTURE = "half of the rows of the same relation alone"
+"""What ``mixed`` means, for the results: what was trained on another mixture is not comparable, nor to be continued."""
 Condition = Literal["single", "same entities", "same relation", "mixed"]
 
 

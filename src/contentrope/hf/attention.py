@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from contentrope.attention import backend_function
+from contentrope.attention import backend_function, backend_name
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
 from contentrope.hf.keys import readdressed, settle
@@ -192,8 +192,10 @@ def _by_backend(
 
 
 def _backend(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
-    if name == "auto" and torch.compiler.is_compiling() and (not query.is_cuda or dropout or cached):
-        name = "reference"  # tiles are cut by where units begin, which a compiler cannot follow
+    if name == "auto" and torch.compiler.is_compiling():
+        name = backend_name(name, query, query.shape[-1], dropout=dropout, cached=cached)
+        # Tiles are cut by where units begin, which a compiler cannot follow.
+        name = "reference" if name == "tiled" else name
     return backend_function(name, query, dropout=dropout, cached=cached)
 
 

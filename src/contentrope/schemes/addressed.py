@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from contentrope.config import ModelConfig
+from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.frames.addressed import Reading
 from contentrope.rotary import PositionRotations, Rotation
@@ -26,6 +27,12 @@ class Options:
     """Scores are multiplied by ``1 + sharpness * log(completed units)``, so that one among many stands out."""
     learn_sharpness: bool = False
     """Learn it per layer and head, starting from ``sharpness``."""
+
+    def __post_init__(self) -> None:
+        if self.sharpness < 0:
+            raise InputError(
+                f"sharpness must be at least 0, got {self.sharpness}: below, many units are read upside down"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class Options(AddressOptions):
     """Standard deviation of what is added to the angles in training, drawn anew for every unit and call."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.noise < 0:
             raise InputError(f"noise must be at least 0, got {self.noise}")
 

@@ -8,14 +8,13 @@ and nothing is prepared but the column where each unit begins. Read ``forward.py
 
 from __future__ import annotations
 
-import os
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from contentrope.attention.pairs import PairRule, no_competition, silence_padding
 from contentrope.errors import BackendError
+from contentrope.launching import is_interpreted
 
 LARGEST_HEAD = 256
 
@@ -72,7 +71,7 @@ def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float, sca
 
 def runs_on(device: torch.device) -> bool:
     """Kernels run on a GPU, or in Triton's interpreter."""
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    return device.type == "cuda" or is_interpreted()
 
 
 def require_device(tensor: Tensor) -> None:

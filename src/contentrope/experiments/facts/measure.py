@@ -29,7 +29,7 @@ from contentrope.experiments.suite import (
     seeded,
     trained_models,
 )
-from contentrope.facts import Drawn, Sampler, World
+from contentrope.facts import MIXTURE, Drawn, Sampler, World
 from contentrope.model import Transformer
 from contentrope.training import read_metrics
 from contentrope.training.batches import mixed_seed
@@ -68,6 +68,7 @@ class Facts(Configured):
             "sentences": counts.sentences,
             "seed": self.config.world,
             "layout": self.config.layout,
+            **({"mixed": MIXTURE} if self.config.facts[1] > 1 else {}),
         }
 
     def sampler(self, device: str = "cpu") -> Sampler:

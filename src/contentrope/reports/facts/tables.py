@@ -59,11 +59,11 @@ def order_table(results: Results) -> Table | None:
             sizes = [f"{parts[0][size]:,}" for size in ("examples", "permutations")]
             precise = [part["largest_change_float64"] for part in parts if "largest_change_float64" in part]
             in_float64 = change_of_logit(max(precise)) if precise else ""
-            changes = changed.printed(1), change_of_logit(largest), in_float64
-            rows.append([Cell(name), *map(Cell, sizes), *map(Cell, changes)])
-    changes_head = ["answers changed, %", "largest change of a logit", "in float64"]
-    head = ["", "examples a run", "orders of each", *changes_head]
-    return Table(head, rows) if rows else None
+            rows.append([name, *sizes, changed.printed(1), change_of_logit(largest), in_float64])
+    head = ["", "examples a run", "orders of each", "answers changed, %", "largest change of a logit", "in float64"]
+    if not any(row[-1] for row in rows):  # older files
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return Table(head, [list(map(Cell, row)) for row in rows]) if rows else None
 
 
 def change_of_logit(value: float) -> str:
