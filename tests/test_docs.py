@@ -59,7 +59,7 @@ def test_options_are_those_of_the_commands(document: Path) -> None:
 
 
 def test_a_setting_that_is_no_option_is_not_taken_for_one() -> None:
-    assert {"ramp", "learned", "preset", "backend"} <= own_options()
+    assert {"ramp", "answers-after", "preset", "backend"} <= own_options()
     assert "gate-share" not in own_options()
 
 

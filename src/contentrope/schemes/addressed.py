@@ -87,3 +87,9 @@ class PerHead(nn.Module):
 
     def of(self, layer: int) -> float | Float[Tensor, "*models heads"]:
         return self.fixed if self.learned is None else self.learned[..., layer, :]
+
+
+def learned_by_head(scheme: nn.Module) -> dict[str, list[list[float]]]:
+    """What training made of the exponent and the sharpness, by layer and head; those that are fixed are left out."""
+    parts = ((name.rpartition(".")[2], part) for name, part in scheme.named_modules() if isinstance(part, PerHead))
+    return {name: part.learned.tolist() for name, part in parts if part.learned is not None}

@@ -40,15 +40,19 @@ def test_every_token_but_the_first_is_a_target_and_padding_is_none(sampler: Samp
         assert bool((targets[row, length - 1 :] == IGNORED).all())
 
 
-def test_answers_alone_are_targets_where_they_are_asked_for(sampler: Sampler) -> None:
+def test_answers_alone_are_targets_from_their_step_on(sampler: Sampler) -> None:
     drawn = sampler.draw(50, torch.Generator().manual_seed(0))
     ids, every = inputs_and_targets(drawn)
-    same_ids, answers = inputs_and_targets(drawn, "answers")
+    same_ids, answers = inputs_and_targets(drawn, only_answers=True)
     assert torch.equal(ids, same_ids)
     assert torch.equal(answers != IGNORED, drawn.scored[:, 1:])
     assert torch.equal(answers[answers != IGNORED], every[answers != IGNORED])
-    batches = [FactBatches(sampler, learned=learned).at(0, 8, 0).targets for learned in ("all", "answers")]
-    assert 0 < int((batches[1] != IGNORED).sum()) < int((batches[0] != IGNORED).sum())
+    always, later, never = (FactBatches(sampler, answers_from=step) for step in (0, STEPS_AT_ONCE, None))
+    for step in (0, STEPS_AT_ONCE - 1, STEPS_AT_ONCE, 3 * STEPS_AT_ONCE):
+        like = never if step < STEPS_AT_ONCE else always
+        assert torch.equal(later.at(step, 8, 0).targets, like.at(step, 8, 0).targets)
+    every, few = (int((batches.at(0, 8, 0).targets != IGNORED).sum()) for batches in (never, always))
+    assert 0 < few < every
 
 
 def test_several_facts_come_in_every_number_asked_for(sampler: Sampler) -> None:

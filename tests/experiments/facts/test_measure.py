@@ -99,6 +99,16 @@ def lively(variant: str, config: FactsConfig = TINY) -> tuple[Facts, Transformer
     return experiment, model
 
 
+def test_what_heads_learned_is_recorded() -> None:
+    experiment, model = lively("content:competition=1,sharpness=0.5,learn_sharpness=true")
+    with torch.no_grad():
+        model.scheme.reader.sharpness.learned.fill_(0.75)
+    found = experiment._evaluate("content", 1, model, experiment.sampler(), lambda event: None)
+    assert found["learned_by_head"] == {"sharpness": [[0.75]] * TINY.model.layers}, "the exponent is fixed"
+    experiment, model = lively("rope")
+    assert "learned_by_head" not in experiment._evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
+
+
 def test_memory_units_are_read_in_any_order_and_others_are_not() -> None:
     config = replace(TINY, order=20, model=replace(TINY.model, layers=2, dim=24))
     changes = {}
@@ -137,7 +147,7 @@ def test_conditions_have_the_facts_they_name() -> None:
         ({"facts": (0, 3)}, r"facts must be the fewest and the most .* got \(0, 3\)"),
         ({"facts": (4, 3)}, r"got \(4, 3\)"),
         ({"ramp": 1.5}, "ramp must be a share of training from 0 to 1, got 1.5"),
-        ({"learned": "some"}, "learned must be one of all, answers; got 'some'"),
+        ({"answers_after": 1.5}, "answers_after must be a share of training from 0 to 1, got 1.5"),
         ({"examples": 0}, "examples must be an integer of at least 1, got 0"),
         ({"order": -1}, "order must be an integer of at least 0, got -1"),
         ({"scaling": (4, 4)}, r"scaling must name one or more different values, got \(4, 4\)"),

@@ -9,11 +9,9 @@ from contentrope.cli.options import one
 from contentrope.cli.reproduce.common import OF_THE_PRESET, Initialisation, Integer, Integers, TrainingReproduction
 from contentrope.experiments.facts import PRESETS, FactsConfig
 from contentrope.experiments.facts import Facts as Experiment
-from contentrope.experiments.facts.batches import Learned
 from contentrope.facts import Layout
 
 Closing = Annotated[Layout | None, one(str, "", get_args(Layout)), OF_THE_PRESET]
-Targets = Annotated[Learned | None, one(str, "", get_args(Learned)), OF_THE_PRESET]
 Share = Annotated[float | None, one(float, "FLOAT"), OF_THE_PRESET]
 
 
@@ -36,8 +34,8 @@ class Facts(TrainingReproduction):
     """Fewest and most facts of a training example."""
     ramp: Share = None
     """Share of training over which the most facts of an example grow from the fewest on."""
-    learned: Targets = None
-    """Tokens that training predicts: all of them, or the answers, the names asked for."""
+    answers_after: Share = None
+    """Share of training after which only the names asked for are predicted; before it, every token."""
     layout: Closing = None
     """How facts are closed; `contentrope facts` shows examples."""
     initialisation: Initialisation = None
@@ -50,7 +48,7 @@ class Facts(TrainingReproduction):
     """Also put the facts of so many examples in other orders; 0 leaves it out."""
 
     PRESETS: ClassVar = PRESETS
-    OWN: ClassVar = ("facts", "ramp", "learned", "layout", "initialisation", "examples", "scaling", "order")
+    OWN: ClassVar = ("facts", "ramp", "answers_after", "layout", "initialisation", "examples", "scaling", "order")
 
     def experiment(self, config: FactsConfig) -> Experiment:
         return Experiment(config)

@@ -1,8 +1,8 @@
-"""What a step of training sees: facts and a sentence. Its targets are all tokens, or the names asked for."""
+"""What a step of training sees: facts and a sentence. Its targets are all tokens, or later the names asked for."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -12,7 +12,6 @@ from contentrope.facts import Drawn, Sampler
 from contentrope.training import IGNORED, Batch
 from contentrope.training.batches import mixed_seed
 
-Learned = Literal["all", "answers"]
 STEPS_AT_ONCE = 128
 """Drawn together: a step is too short to wait for the drawing of one batch."""
 
@@ -21,12 +20,13 @@ class FactBatches:
     """Examples with ``facts`` = (fewest, most) facts each; those of a step depend on the seed and the step alone.
 
     Over the first ``ramp`` steps the most grow from the fewest on: to copy from one fact is learned first.
+    From step ``answers_from`` on only the names asked for are targets; None: every token always is.
     """
 
     def __init__(
-        self, sampler: Sampler, facts: tuple[int, int] = (1, 1), ramp: int = 0, learned: Learned = "all"
+        self, sampler: Sampler, facts: tuple[int, int] = (1, 1), ramp: int = 0, answers_from: int | None = None
     ) -> None:
-        self.sampler, self.facts, self.ramp, self.learned = sampler, facts, ramp, learned
+        self.sampler, self.facts, self.ramp, self.answers_from = sampler, facts, ramp, answers_from
         self._drawn: tuple[Any, Int[Tensor, "steps rows seq"], Int[Tensor, "steps rows seq"]] | None = None
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
@@ -47,17 +47,19 @@ class FactBatches:
 
     def _draw(self, block: int, rows: int, seed: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(mixed_seed(seed, block, 2))
-        fewest, most = self.facts[0], self.most_at(block * STEPS_AT_ONCE)
+        begin = block * STEPS_AT_ONCE
+        fewest, most = self.facts[0], self.most_at(begin)
         several: dict[str, Any] = {"condition": "mixed", "distractors": (fewest - 1, most - 1)} if most > 1 else {}
         # As wide as the longest example of all training: what is compiled for one step serves every other.
         width = self.sampler.width("any", self.facts[1])
         drawn = self.sampler.draw(STEPS_AT_ONCE * rows, generator, names="train", width=width, **several)
-        ids, targets = inputs_and_targets(drawn, self.learned)
+        only_answers = self.answers_from is not None and begin >= self.answers_from
+        ids, targets = inputs_and_targets(drawn, only_answers=only_answers)
         return ids.unflatten(0, (-1, rows)), targets.unflatten(0, (-1, rows))
 
 
 def inputs_and_targets(
-    drawn: Drawn, learned: Learned = "all"
+    drawn: Drawn, *, only_answers: bool = False
 ) -> tuple[Int[Tensor, "rows seq"], Int[Tensor, "rows seq"]]:
     """Every token but the last, and the token that follows each; padding is nobody's target.
 
@@ -65,6 +67,6 @@ def inputs_and_targets(
     """
     ids = drawn.ids.long()
     column = torch.arange(1, ids.shape[1], device=ids.device)
-    is_target = column < drawn.lengths[:, None] if learned == "all" else drawn.scored[:, 1:]
+    is_target = drawn.scored[:, 1:] if only_answers else column < drawn.lengths[:, None]
     targets = torch.where(is_target, ids[:, 1:], IGNORED)
     return ids[:, :-1].contiguous(), targets

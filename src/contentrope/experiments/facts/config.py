@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
 
 from contentrope import schemes
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
-from contentrope.experiments.facts.batches import Learned
 from contentrope.experiments.first_weights import FirstWeights, check_first_weights
 from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.variants import parse_variant
@@ -33,8 +31,9 @@ class FactsConfig:
     """Fewest and most facts of a training example; with several, all but one are distractors of mixed kinds."""
     ramp: float = 0.0
     """Share of training over which the most facts of an example grow from the fewest on, one by one."""
-    learned: Learned = "all"
-    """Tokens that training predicts. all: every one, as in the paper; answers: those of the names asked for."""
+    answers_after: float = 1.0
+    """Share of training after which only the names asked for are predicted; before it every token is, as in the
+    paper."""
     examples: int = 1000
     """Examples a score is measured on."""
     distractors: int = 4
@@ -65,10 +64,9 @@ class FactsConfig:
         if len(self.facts) != 2 or not 1 <= self.facts[0] <= self.facts[1]:
             raise InputError(f"facts must be the fewest and the most of an example, such as 1 8; got {self.facts}")
         check_first_weights(self.initialisation)
-        if self.learned not in get_args(Learned):
-            raise InputError(f"learned must be one of {', '.join(get_args(Learned))}; got {self.learned!r}")
-        if not 0.0 <= self.ramp <= 1.0:
-            raise InputError(f"ramp must be a share of training from 0 to 1, got {self.ramp}")
+        for name in ("ramp", "answers_after"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InputError(f"{name} must be a share of training from 0 to 1, got {getattr(self, name)}")
         if min((1, *self.scaling)) < 1:
             raise InputError(f"scaling must be numbers of at least 1, got {self.scaling}")
         for variant in self.variants:

@@ -31,6 +31,7 @@ from contentrope.experiments.suite import (
 )
 from contentrope.facts import MIXTURE, Drawn, Sampler, World
 from contentrope.model import Transformer
+from contentrope.schemes.addressed import learned_by_head
 from contentrope.training import read_metrics
 from contentrope.training.batches import mixed_seed
 
@@ -83,17 +84,19 @@ class Facts(Configured):
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         config, sampler = self.config, self.sampler(device)
+        steps = config.training.steps
+        answers_from = None if config.answers_after == 1.0 else round(config.answers_after * steps)
         trained = trained_models(
             variant,
             seeds,
             config.model_of(variant, sampler),
             config.training,
-            FactBatches(sampler, config.facts, round(config.ramp * config.training.steps), config.learned),
+            FactBatches(sampler, config.facts, round(config.ramp * steps), answers_from),
             settings={
                 "data": self.data(),
                 "facts": list(config.facts),
                 "ramp": config.ramp,
-                "learned": config.learned,
+                "answers_after": config.answers_after,
                 "initialisation": config.initialisation,
             },
             out=out,
@@ -132,6 +135,8 @@ class Facts(Configured):
             found["scaling"] = self._scaling(variant, seed, model, tell)
         if config.order:
             found["order"] = self._order(model, sampler)
+        if by_head := learned_by_head(model.scheme):
+            found["learned_by_head"] = by_head
         if seed == 0:
             found |= look_inside(model, sampler, self.examples(sampler, ROW_TO_LOOK_AT, count=1), _generator(0, 1))
         model.backend = backend
