@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,23 @@ def test_the_words_about_facts_have_the_newest_numbers() -> None:
     }
     for words, variant in beyond.items():
         assert words.format(*hits("facts-beyond.json", variant, *unseen["same relation"])) in text
+
+
+def test_costs_on_a_gpu_are_those_of_the_results() -> None:
+    def found(file: str) -> Any:
+        return json.loads((ROOT / "results" / f"benchmark-{file}.json").read_text())["results"]
+
+    text = (ROOT / "docs" / "huggingface.md").read_text()
+    for words, file in (("compiled", "hf-train-compiled-cuda"), ("not compiled", "hf-train-cuda")):
+        row = found(file)
+        ours, theirs = (f"{1e3 * row[f'{side}_seconds']:.1f} ms" for side in ("ours", "baseline"))
+        assert f"{words} | {ours} | {theirs} | {row['ratio']:.2f} |" in text
+    row = found("hf-decode-cuda")
+    ours, theirs = (f"{row[f'{side}_tokens_per_second']:.0f}" for side in ("ours", "baseline"))
+    assert f"| {ours} | {theirs} | {row['speed']:.2f} |" in text
+    decode = found("decode-cuda")["content, 85m, 4096"]["ratio"]
+    assert f"takes {decode:.2f}x after 4,096 cached tokens" in (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "scaling.md").read_text()
+    for row in found("fused-gpu"):
+        more = [100 * (row[f"graph_{name}_ratio"] - 1) for name in ("forward", "both")]
+        assert " | ".join(f"{x:.{int(x < 10)}f}%" for x in more) in text, row["seq"]
