@@ -1,4 +1,4 @@
-"""The backward kernels: one by tiles of queries, one by tiles of keys. No two programs write to the same place.
+"""The backward kernels: one by tiles of queries, then one by tiles of keys. No two programs write to the same place.
 
 With P the weights, dP = dO V' and D = sum(dO O): the gradient of the scores is dS = P (dP - D). It goes to the local or
 to the addressed keys, whichever a pair was read with; to the own unit's bonus goes its sum over that unit.
@@ -24,20 +24,6 @@ from contentrope.attention.fused.tiles import (
 
 
 @triton.jit
-def delta_kernel(
-    out, grad, delta, out_b, out_h, out_t, grad_b, grad_h, grad_t, length,
-    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr,
-):  # fmt: skip
-    """D = sum(dO O) for every query."""
-    batch = (tl.program_id(1) // HEADS).to(tl.int64)
-    head = (tl.program_id(1) % HEADS).to(tl.int64)
-    column = tl.program_id(0) * M + tl.arange(0, M)
-    ours = rows_of(out + batch * out_b + head * out_h, column, DIM, out_t, length, WIDTH).to(tl.float32)
-    theirs = rows_of(grad + batch * grad_b + head * grad_h, column, DIM, grad_t, length, WIDTH).to(tl.float32)
-    tl.store(delta + (batch * HEADS + head) * length + column, tl.sum(ours * theirs, 1), mask=column < length)
-
-
-@triton.jit
 def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION: tl.constexpr):
     """One more tile of earlier units: what it adds to the gradient of the queries."""
     to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
@@ -48,15 +34,17 @@ def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor,
 @triton.jit
 def query_kernel(
     query, local_key, addressed_key, value, grad,
-    start, left, closes, valid, memory, bonus, log_sum, delta, far_grad,
+    start, left, closes, valid, memory, bonus, log_sum, delta, out, far_grad,
     query_grad, bonus_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
-    value_b, value_h, value_t, grad_b, grad_h, grad_t, far_b, far_h, far_t, query_grad_b, query_grad_h, query_grad_t,
+    value_b, value_h, value_t, grad_b, grad_h, grad_t, out_b, out_h, out_t, far_b, far_h, far_t,
+    query_grad_b, query_grad_h, query_grad_t,
     length, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
     PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
+    """Queries of one tile; their D is left in ``delta`` for the kernel of the keys."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     batch = (tl.program_id(1) // HEADS).to(tl.int64)
     head = (tl.program_id(1) % HEADS).to(tl.int64)
@@ -75,7 +63,9 @@ def query_kernel(
         HAS_MEMORY, HAS_BONUS, M,
     )  # fmt: skip
     sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
-    offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
+    out_tile = rows_of(out + batch * out_b + head * out_h, column, DIM, out_t, length, WIDTH)
+    offset = tl.sum(out_tile.to(tl.float32) * grad_tile.to(tl.float32), 1)
+    tl.store(delta + by_head + column, offset, mask=inside)
     factor = scale * LOG2_E
 
     to_query = tl.zeros([M, WIDTH], tl.float32)

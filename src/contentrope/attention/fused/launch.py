@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contentrope.attention.fused import far
-from contentrope.attention.fused.backward import delta_kernel, key_kernel, query_kernel
+from contentrope.attention.fused.backward import key_kernel, query_kernel
 from contentrope.attention.fused.forward import forward_kernel
 from contentrope.attention.fused.tuning import tuned
 from contentrope.launching import power_of_two, programs, start
@@ -88,10 +88,6 @@ def backward(
         return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
     delta = torch.empty_like(log_sum)
     sizes = _sizes(query, local_key, reach)
-    start(
-        delta_kernel, (programs(length, 64), batch * heads),
-        out, grad, delta, *_strides(out, grad), length, HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], M=64,
-    )  # fmt: skip
     beyond = far.FarGradients(query, local_key, value)  # never read where nothing is beyond reach
     if reach:
         natural = log_sum * math.log(2.0)
@@ -101,7 +97,7 @@ def backward(
     flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
     start(
         tuned(query_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
-        *given, *facts, beyond.query, query_grad, bonus_grad, *_strides(*given, beyond.query, query_grad),
+        *given, *facts, out, beyond.query, query_grad, bonus_grad, *_strides(*given, out, beyond.query, query_grad),
         length, reach, scale, **flags,
     )  # fmt: skip
     start(
