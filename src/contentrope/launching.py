@@ -2,7 +2,7 @@
 
 Triton looks at every argument of every call, in Python, to find the tiles and the compiled kernel that fit. For small
 models that can take longer than the kernel. What was found is kept here by what it depends on: dtypes and alignment of
-tensors, the values of all integers and constants, the device.
+tensors, the values of all numbers and constants, the device.
 """
 
 from __future__ import annotations
@@ -55,27 +55,21 @@ def power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def start(kernel: Any, grid: Grid, *given: Any, **constants: Any) -> None:
-    """``kernel[grid](*given, **constants)``; the kernel may be an autotuned one.
-
-    ``given`` are the kernel's first parameters: tensors, integers, and floats, of which only the type matters.
-    """
+def start(
+    kernel: Any, grid: Grid, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], /, **constants: Any
+) -> None:
+    """``kernel[grid](*tensors, *numbers, **constants)``, in the order of its parameters; it may be an autotuned one."""
     if is_interpreted():
-        kernel[grid](*given, **constants)
+        kernel[grid](*tensors, *numbers, **constants)
         return
-    key = id(kernel), torch.cuda.current_device(), tuple(map(_what_matters, given)), tuple(constants.items())
+    kinds = tuple([(x.dtype, x.data_ptr() % ALIGNMENT == 0) for x in tensors])
+    key = id(kernel), torch.cuda.current_device(), kinds, numbers, tuple(constants.items())
     found = _found.get(key)
     if found is None:
-        _keep(key, kernel, kernel[grid](*given, **constants), len(given), constants)
+        _keep(key, kernel, kernel[grid](*tensors, *numbers, **constants), len(tensors) + len(numbers), constants)
         return
     size = grid(found.tile) if callable(grid) else grid
-    found.compiled[(*size, 1, 1)[:3]](*given, *found.constants)
-
-
-def _what_matters(argument: Any) -> Hashable:
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % ALIGNMENT == 0
-    return float if isinstance(argument, float) else argument
+    found.compiled[(*size, 1, 1)[:3]](*tensors, *numbers, *found.constants)
 
 
 def _keep(key: Hashable, kernel: Any, compiled: Any, given: int, constants: dict[str, Any]) -> None:

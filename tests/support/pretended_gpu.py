@@ -66,14 +66,14 @@ def main() -> None:
     tensors = (memory[:1000], memory[1:1001], memory.half()[:1000])  # one does not begin at a multiple of 16 bytes
     seen = set()
     for source, stride, length, factor, shift in itertools.product(tensors, (1, 3, 16), (100, 112), (0.5, 2.0), (0, 1)):
-        given = source, source.clone(), stride, length, factor
+        tensors, numbers = (source, source.clone()), (stride, length, factor)
         plain = {"SHIFT": shift, "M": 32}
-        copy_kernel[(7,)](*given, **plain)
-        tuned[by_tile](*given, SHIFT=shift)
+        copy_kernel[(7,)](*tensors, *numbers, **plain)
+        tuned[by_tile](*tensors, *numbers, SHIFT=shift)
         expected = starts[-2:]
         for _ in range(2):
-            start(copy_kernel, (7,), *given, **plain)
-            start(tuned, by_tile, *given, SHIFT=shift)
+            start(copy_kernel, (7,), tensors, numbers, **plain)
+            start(tuned, by_tile, tensors, numbers, SHIFT=shift)
             for found, theirs in zip(starts[-2:], expected, strict=True):
                 assert found[:4] == theirs[:4], (found, theirs)
                 assert all(a is b or a == b for a, b in zip(found[4], theirs[4], strict=True)), (found, theirs)

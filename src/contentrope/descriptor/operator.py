@@ -32,8 +32,8 @@ def _forward(
         cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
         start(
             forward_kernel, (length, batch),
-            embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens,
-            embedded.stride(0), embedded.stride(1), *strides, length, epsilon,
+            (embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens),
+            (embedded.stride(0), embedded.stride(1), *strides, length, epsilon),
             **_sizes(dim, head_dim, cos.shape[-1], interleaved),
         )  # fmt: skip
     return normed, centred, deviation, tokens
@@ -64,8 +64,8 @@ def _backward(
         cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
         start(
             backward_kernel, (length, batch),
-            grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad,
-            *strides, length, **_sizes(dim, head_dim, cos.shape[-1], interleaved),
+            (grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad),
+            (*strides, length), **_sizes(dim, head_dim, cos.shape[-1], interleaved),
         )  # fmt: skip
     return embedded_grad
 

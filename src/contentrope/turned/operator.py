@@ -35,9 +35,9 @@ def _forward(
         sizes = _sizes(query, key, cos, interleaved, with_local)
         start(
             forward_kernel, _grid(query, key, sizes),
-            query, key, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
-            slot.contiguous(), closes.contiguous(), turned, local, addressed,
-            *query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], address_cos.shape[1], **sizes,
+            (query, key, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
+             slot.contiguous(), closes.contiguous(), turned, local, addressed),
+            (*query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], address_cos.shape[1]), **sizes,
         )  # fmt: skip
     return turned, local, addressed
 
@@ -72,10 +72,10 @@ def _backward(
         sizes = _sizes(turned, addressed, cos, interleaved, with_local)
         start(
             backward_kernel, _grid(turned, addressed, sizes),
-            *grads, turned, addressed, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
-            slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad,
-            *(stride for grad in grads for stride in grad.stride()[:3]), *strides,
-            turned.shape[1], address_cos.shape[1], **sizes, TO_ANGLES=to_angles,
+            (*grads, turned, addressed, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
+             slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad),
+            (*(stride for grad in grads for stride in grad.stride()[:3]), *strides,
+             turned.shape[1], address_cos.shape[1]), **sizes, TO_ANGLES=to_angles,
         )  # fmt: skip
     return query_grad, key_grad, angle_grad
 

@@ -56,9 +56,10 @@ def forward(
         far_out, far_log_sum = far.forward(query, addressed_key, value, reach, scale)
     start(
         tuned(forward_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
-        query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
-        far_out, far_log_sum, out, log_sum, *_strides(query, local_key, addressed_key, value, far_out, out),
-        length, reach, scale, **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
+        (query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
+         far_out, far_log_sum, out, log_sum),
+        (*_strides(query, local_key, addressed_key, value, far_out, out), length, reach, scale),
+        **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
     )  # fmt: skip
     return out, log_sum
 
@@ -97,13 +98,13 @@ def backward(
     flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
     start(
         tuned(query_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
-        *given, *facts, out, beyond.query, query_grad, bonus_grad, *_strides(*given, out, beyond.query, query_grad),
-        length, reach, scale, **flags,
+        (*given, *facts, out, beyond.query, query_grad, bonus_grad),
+        (*_strides(*given, out, beyond.query, query_grad), length, reach, scale), **flags,
     )  # fmt: skip
     start(
         tuned(key_kernel), lambda tile: (programs(length, tile["N"]), batch * kv_heads),
-        *given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad,
-        *_strides(*given, beyond.key, beyond.value, value_grad), length, reach, scale, **flags,
+        (*given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad),
+        (*_strides(*given, beyond.key, beyond.value, value_grad), length, reach, scale), **flags,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
 
