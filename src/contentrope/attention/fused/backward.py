@@ -77,7 +77,7 @@ def query_kernel(
             keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
             values = rows_inside(value, key_column, DIM, value_t, WIDTH)
             scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-            scores = hide_beyond_reach(scores, column, key_column, reach)
+            scores = hide_beyond_reach(scores, column[:, None], key_column[None, :], reach)
             to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
     if HAS_MEMORY:
         if tl.min(memory_query.to(tl.int32)) == 1:
@@ -87,15 +87,19 @@ def query_kernel(
         keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
         values = rows_inside(value, key_column, DIM, value_t, WIDTH)
         scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-        scores = hide_earlier_units(scores, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY)
+        scores = hide_earlier_units(
+            scores, key_column[None, :], valid + by_token, memory_query[:, None], length, HAS_VALID, HAS_MEMORY
+        )
         to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
     for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
         key_column = near + tl.arange(0, N)
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
         local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
         scores, own_unit, reads_local = band_scores(
-            query_tile, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid + by_token,
-            memory_query, reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION,
+            tl.dot(query_tile, tl.trans(local), input_precision=PRECISION),
+            tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION),
+            column[:, None], key_column[None, :], unit_start[:, None], local_from[:, None], own_bonus[:, None],
+            valid + by_token, memory_query[:, None], reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR,
         )  # fmt: skip
         values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
         to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
@@ -138,13 +142,11 @@ def to_keys_of(
     scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION: tl.constexpr
 ):  # fmt: skip
     """One more tile of queries of later units: what it adds to the gradients of addressed keys and values."""
-    weights = tl.exp2(scores * factor - sums[:, None])
-    to_value = tl.dot(
-        tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value, input_precision=PRECISION, out_dtype=tl.float32
-    )
-    to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
-    by_address = tl.trans((weights * (to_weights - offset[:, None])).to(query_tile.dtype))
-    to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
+    weights = tl.exp2(scores * factor - sums[None, :])
+    to_value = tl.dot(weights.to(grad_tile.dtype), grad_tile, to_value, input_precision=PRECISION, out_dtype=tl.float32)
+    to_weights = tl.dot(values, tl.trans(grad_tile), input_precision=PRECISION)
+    to_scores = (weights * (to_weights - offset[None, :])).to(query_tile.dtype)
+    to_addressed = tl.dot(to_scores, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
     return to_addressed, to_value
 
 
@@ -161,7 +163,7 @@ def key_kernel(
     HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
     PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of one tile; all query heads that share them, one after the other."""
+    """Keys and values of one tile; all query heads that share them, one after the other. Scores have keys as rows."""
     kv_heads: tl.constexpr = HEADS // GROUP
     batch = (tl.program_id(1) // kv_heads).to(tl.int64)
     kv_head = (tl.program_id(1) % kv_heads).to(tl.int64)
@@ -202,18 +204,19 @@ def key_kernel(
                 HAS_MEMORY, HAS_BONUS, M,
             )  # fmt: skip
             scores, _, reads_local = band_scores(
-                query_tile, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid + by_token,
-                memory_query, reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION,
+                tl.dot(local, tl.trans(query_tile), input_precision=PRECISION),
+                tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION),
+                column[None, :], key_column[:, None], unit_start[None, :], local_from[None, :], own_bonus[None, :],
+                valid + by_token, memory_query[None, :], reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR,
             )  # fmt: skip
-            weights = tl.exp2(scores * factor - sums[:, None])
+            weights = tl.exp2(scores * factor - sums[None, :])
             to_value = tl.dot(
-                tl.trans(weights.to(grad_tile.dtype)), grad_tile, to_value,
-                input_precision=PRECISION, out_dtype=tl.float32,
-            )  # fmt: skip
-            to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
-            to_scores = weights * (to_weights - offset[:, None])
-            by_local = tl.trans(tl.where(reads_local, to_scores, 0.0).to(query_tile.dtype))
-            by_address = tl.trans(tl.where(reads_local, 0.0, to_scores).to(query_tile.dtype))
+                weights.to(grad_tile.dtype), grad_tile, to_value, input_precision=PRECISION, out_dtype=tl.float32
+            )
+            to_weights = tl.dot(values, tl.trans(grad_tile), input_precision=PRECISION)
+            to_scores = weights * (to_weights - offset[None, :])
+            by_local = tl.where(reads_local, to_scores, 0.0).to(query_tile.dtype)
+            by_address = tl.where(reads_local, 0.0, to_scores).to(query_tile.dtype)
             to_local = tl.dot(by_local, query_tile, to_local, input_precision=PRECISION, out_dtype=tl.float32)
             to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
     place = batch * key_grad_b + kv_head * key_grad_h
@@ -232,9 +235,9 @@ def key_kernel(
             memory_query = no_memory
             if HAS_MEMORY:
                 memory_query = tl.load(memory + by_token + column, mask=column < length, other=1)
-            scores = tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION)
+            scores = tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION)
             scores = hide_earlier_units(
-                scores, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY
+                scores, key_column[:, None], valid + by_token, memory_query[None, :], length, HAS_VALID, HAS_MEMORY
             )
             to_addressed, to_value = to_keys_of(
                 scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION
@@ -245,8 +248,8 @@ def key_kernel(
                 query_tile, grad_tile, sums, offset = query_rows(
                     queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
                 )
-                scores = tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION)
-                scores = hide_beyond_reach(scores, column, key_column, reach)
+                scores = tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION)
+                scores = hide_beyond_reach(scores, column[None, :], key_column[:, None], reach)
                 to_addressed, to_value = to_keys_of(
                     scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION
                 )

@@ -82,7 +82,7 @@ def forward_kernel(
             key_column = edge + tl.arange(0, N)
             keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
             scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-            scores = hide_beyond_reach(scores, column, key_column, reach)
+            scores = hide_beyond_reach(scores, column[:, None], key_column[None, :], reach)
             values = rows_inside(value, key_column, DIM, value_t, WIDTH)
             accumulated, total, largest = absorb(scores, values, accumulated, total, largest, factor, PRECISION)
     if HAS_MEMORY:
@@ -92,7 +92,9 @@ def forward_kernel(
         key_column = earlier + tl.arange(0, N)
         keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
         scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-        scores = hide_earlier_units(scores, key_column, valid + by_token, memory_query, length, HAS_VALID, HAS_MEMORY)
+        scores = hide_earlier_units(
+            scores, key_column[None, :], valid + by_token, memory_query[:, None], length, HAS_VALID, HAS_MEMORY
+        )
         values = rows_inside(value, key_column, DIM, value_t, WIDTH)
         accumulated, total, largest = absorb(scores, values, accumulated, total, largest, factor, PRECISION)
     for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
@@ -100,8 +102,10 @@ def forward_kernel(
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
         local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
         scores, _, _ = band_scores(
-            query_tile, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid + by_token,
-            memory_query, reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION,
+            tl.dot(query_tile, tl.trans(local), input_precision=PRECISION),
+            tl.dot(query_tile, tl.trans(addressed), input_precision=PRECISION),
+            column[:, None], key_column[None, :], unit_start[:, None], local_from[:, None], own_bonus[:, None],
+            valid + by_token, memory_query[:, None], reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR,
         )  # fmt: skip
         values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
         accumulated, total, largest = absorb(scores, values, accumulated, total, largest, factor, PRECISION)

@@ -9,6 +9,10 @@ Where no unit is longer than ``reach``, keys that lie ``reach`` or more to the l
 (``far.py``); the kernels then begin with what was found there, and read no pair twice.
 
 Scores are plain products; ``factor`` turns them into powers of two, of which the hardware has the exponential.
+
+Kernels that go through keys have queries as the rows of their scores; the one that goes through queries has keys as
+rows, so that it need not transpose what it multiplies with. The pair rule serves both: what belongs to queries is given
+to it as a column or a row, ``[:, None]`` or ``[None, :]``, and what belongs to keys as the other.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ def first_tiles(first_query, left_edge, reach, M: tl.constexpr, N: tl.constexpr,
 
 @triton.jit
 def hide_beyond_reach(scores, column, key_column, reach):
-    return tl.where(key_column[None, :] > column[:, None] - reach, scores, float("-inf"))
+    return tl.where(key_column > column - reach, scores, float("-inf"))
 
 
 @triton.jit
@@ -70,36 +74,32 @@ def hide_earlier_units(
     """-inf in a tile of earlier units where a key is padding, or the query is of a memory unit."""
     if HAS_VALID:
         is_token = tl.load(valid + key_column, mask=key_column < length, other=0) != 0
-        scores = tl.where(is_token[None, :], scores, float("-inf"))
+        scores = tl.where(is_token, scores, float("-inf"))
     if HAS_MEMORY:
-        scores = tl.where((memory_query == 0)[:, None], scores, float("-inf"))
+        scores = tl.where(memory_query == 0, scores, float("-inf"))
     return scores
 
 
 @triton.jit
 def band_scores(
-    query, local, addressed, column, key_column, unit_start, local_from, own_bonus, valid, memory_query, reach, length,
+    of_local, of_addressed, column, key_column, unit_start, local_from, own_bonus, valid, memory_query, reach, length,
     HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The pair rule on a tile of the band: scores, which keys are of the query's own unit, which are read local."""
-    own_unit = key_column[None, :] >= unit_start[:, None]
-    reads_local = key_column[None, :] >= local_from[:, None]
-    scores = tl.where(
-        reads_local,
-        tl.dot(query, tl.trans(local), input_precision=PRECISION),
-        tl.dot(query, tl.trans(addressed), input_precision=PRECISION),
-    )
+    """The pair rule on a tile of the band, of the products with both versions of the keys: scores, which keys are of
+    the query's own unit, which are read local."""
+    own_unit = key_column >= unit_start
+    reads_local = key_column >= local_from
+    scores = tl.where(reads_local, of_local, of_addressed)
     if HAS_BONUS:
-        scores += tl.where(own_unit, own_bonus[:, None], 0.0)
-    scores = tl.where(key_column[None, :] <= column[:, None], scores, float("-inf"))
+        scores += tl.where(own_unit, own_bonus, 0.0)
+    scores = tl.where(key_column <= column, scores, float("-inf"))
     if HAS_FAR:
         scores = hide_beyond_reach(scores, column, key_column, reach)
     if HAS_VALID:
         is_token = tl.load(valid + key_column, mask=key_column < length, other=0) != 0
-        scores = tl.where(is_token[None, :], scores, float("-inf"))
+        scores = tl.where(is_token, scores, float("-inf"))
     if HAS_MEMORY:
-        scores = tl.where(own_unit | (memory_query == 0)[:, None], scores, float("-inf"))
+        scores = tl.where(own_unit | (memory_query == 0), scores, float("-inf"))
     return scores, own_unit, reads_local
 
 
