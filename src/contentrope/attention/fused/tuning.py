@@ -29,7 +29,7 @@ class Tile(NamedTuple):
 NARROW = {
     "forward_kernel": [Tile(64, 64, 4, 3), Tile(64, 32, 4, 4), Tile(64, 128, 4, 3), Tile(128, 64, 4, 3)],
     "query_kernel": [Tile(64, 64, 4, 3), Tile(64, 32, 4, 3), Tile(64, 128, 4, 3)],
-    "key_kernel": [Tile(64, 64, 4, 3), Tile(128, 128, 8, 3)],
+    "key_kernel": [Tile(64, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 128, 8, 3), Tile(128, 128, 8, 3)],
 }
 """For heads of up to 64 dimensions."""
 WIDE = {
@@ -39,8 +39,22 @@ WIDE = {
 }
 SMALL = Tile(32, 32, 4, 2)
 """Fits where nothing else does: the widest heads in float32."""
+EXACT = [Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)]
+"""For products in full float32, which no tensor core does: the compiler writes them out, which for larger tiles takes
+minutes, and fits into no registers. The second where the first needs more shared memory than many a GPU has."""
 INTERPRETED = triton.Config({"M": 32, "N": 16})
 """Small, so that small examples have several tiles."""
+
+
+def tiles_for(kernel: str, width: int, precision: str) -> list[Tile]:
+    """What is tried.
+
+    >>> tiles_for("query_kernel", 64, "ieee")
+    [Tile(queries=32, keys=32, warps=8, stages=2)]
+    """
+    if precision == "ieee":
+        return EXACT[: 1 if width <= 128 else 2]
+    return [*(NARROW if width <= 64 else WIDE)[kernel], SMALL]
 
 
 @functools.cache
@@ -49,12 +63,12 @@ def tuned(kernel: Any) -> Any:
     if is_interpreted():
         return triton.autotune([INTERPRETED], key=CLASS)(kernel)
     name = kernel.__name__
-    by_width = {False: [*NARROW[name], SMALL], True: [*WIDE[name], SMALL]}
 
     def fitting(configs: list[Any], given: dict[str, Any], **settings: Any) -> list[Any]:
-        kept = by_width[{**given, **settings}["WIDTH"] > 64]
+        all_given = {**given, **settings}
+        kept = tiles_for(name, all_given["WIDTH"], all_given["PRECISION"])
         return [config for config, tile in zip(configs, every, strict=True) if tile in kept]
 
-    every = list(dict.fromkeys(by_width[False] + by_width[True]))
+    every = list(dict.fromkeys([*NARROW[name], *WIDE[name], SMALL, *EXACT]))
     prune = {"early_config_prune": fitting}
     return triton.autotune([t.config() for t in every], key=CLASS, prune_configs_by=prune, cache_results=True)(kernel)
