@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.cpu import PAPER, decode_steps, lines_of_text, model_of
-from benchmarks.timing import Work, paired_seconds, positive
+from benchmarks.timing import Work, busy_seconds, paired_seconds, positive
 from contentrope.results import environment, write_json
 
 SIZES: dict[str, dict[str, int]] = {
@@ -48,6 +48,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 row = paired_seconds(ours, plain, repeats=options.repeats)
                 for side in ("ours", "baseline"):
                     row[f"{side}_tokens_per_second"] = options.tokens / row[f"{side}_seconds"]
+                if options.device.startswith("cuda"):
+                    row |= busy_seconds(ours, plain)
                 rows[f"{name}, {size}, {cached}"] = row
                 print(f"{name}, {size}, {cached} cached: {row['ratio']:.3f} of plain", flush=True)
     return rows

@@ -20,7 +20,7 @@ import transformers
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import contentrope.hf as chf
-from benchmarks.timing import Work, paired_seconds, positive
+from benchmarks.timing import Work, busy_seconds, paired_seconds, positive
 from contentrope.results import environment, write_json
 
 TERMINATOR = 0
@@ -122,6 +122,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.device.startswith("cuda"):
         row |= {f"{side}_peak_bytes": _peak(work) for side, work in (("ours", ours), ("baseline", baseline))}
     row |= paired_seconds(ours, baseline, repeats=options.repeats, warmup=2)
+    if options.device.startswith("cuda"):
+        row |= busy_seconds(ours, baseline)
     tokens = options.batch * (options.tokens if options.what == "decode" else options.context)
     for side in ("ours", "baseline"):
         row[f"{side}_tokens_per_second"] = tokens / row[f"{side}_seconds"]

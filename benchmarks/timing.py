@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 
 class Work(NamedTuple):
     """What is timed, and what puts things back afterwards, untimed."""
@@ -28,6 +30,21 @@ def paired_seconds(ours: Work, baseline: Work, *, repeats: int, warmup: int = 2)
         "ratio_high": ratios[-1 - len(ratios) // 4],
         "repeats": repeats,
     }
+
+
+def busy_seconds(ours: Work, baseline: Work) -> dict[str, float]:
+    """What a GPU itself works on both, its kernels summed up: the time may be that of the Python that calls them."""
+    ours_busy, baseline_busy = _busy(ours), _busy(baseline)
+    ratio = ours_busy / baseline_busy
+    return {"ours_busy_seconds": ours_busy, "baseline_busy_seconds": baseline_busy, "busy_ratio": ratio}
+
+
+def _busy(work: Work) -> float:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        work.run()
+        torch.cuda.synchronize()
+    work.reset()
+    return sum(kernel.self_device_time_total for kernel in profiled.key_averages()) / 1e6
 
 
 def _seconds(work: Work) -> float:
