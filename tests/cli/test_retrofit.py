@@ -54,6 +54,7 @@ def test_a_preset_is_taken_as_it_is() -> None:
         ({"text": ("a.txt", "b.txt")}, {"text": ("a.txt", "b.txt"), "characters": None}),
         ({"text": ("a.txt",), "characters": 9}, {"text": ("a.txt",), "characters": 9}),
         ({"units": "sentence", "length": 8, "times": (2,)}, {"units": "sentence", "length": 8, "times": (2,)}),
+        ({"units": "record", "marker": "--"}, {"units": "record", "marker": "--"}),
     ],
 )
 def test_whatever_changes_the_numbers_is_custom(change: dict, expected: dict) -> None:

@@ -13,7 +13,14 @@ from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
 from contentrope.experiments.retrofit.conversions import Addresses, parse_conversion
-from contentrope.experiments.retrofit.converting import converted, lie_back, long_unit, rescaled, with_addresses
+from contentrope.experiments.retrofit.converting import (
+    check_units,
+    converted,
+    lie_back,
+    long_unit,
+    rescaled,
+    with_addresses,
+)
 from contentrope.schemes.ntk import NtkAware
 from contentrope.schemes.pi import PositionInterpolation
 from contentrope.units import Segmenter, Terminators
@@ -126,3 +133,17 @@ def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Pat
     assert all("contentrope" in name for name in trained) == (train == "addresses")
     assert {reader.rate_factor(name) for name in trained} == ({10.0} if few else {1.0, 10.0}), "new parts learn faster"
     assert reader.rate_factor("model.model.embed_tokens.weight") == 1.0
+
+
+def test_records_end_at_their_marker(tmp_path: Path) -> None:
+    folder = str(saved_original(tmp_path / "original"))
+    config = replace(TINY, units="record", marker="cd")
+    reader = converted(config, "content", folder, TOKENIZER, LINES[0], "cpu")
+    assert reader.segmenter is not None
+    units, _ = reader.segmenter.advance(
+        reader.segmenter.initial(1), torch.tensor([TOKENIZER("abcdef cdh")["input_ids"]])
+    )
+    assert units.unit.tolist() == [[0] * 4 + [1] * 5 + [2]]
+    with pytest.raises(InputError, match="needs the text that ends a record"):
+        check_units("record", None, TOKENIZER)
+    check_units("record", "cd", TOKENIZER)

@@ -15,6 +15,7 @@ from contentrope.experiments.retrofit import Retrofit as Experiment
 Model = Annotated[str | None, one(str, "MODEL"), arg(help_behavior_hint="(default: one is trained first)")]
 Texts = Annotated[tuple[str, ...] | None, several(str, "TEXT"), OF_THE_PRESET]
 Units = Annotated[str | None, one(str, "UNITS"), OF_THE_PRESET]
+Marker = Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: none)")]
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Retrofit(TrainingReproduction):
     characters: Integer = None
     """Only the first characters of the text: nine tenths to train on, the rest to evaluate."""
     units: Units = None
-    """What has an address: line, sentence, paragraph, or a number of tokens."""
+    """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
+    marker: Marker = None
+    """Text that ends a record, or a document."""
     length: Integer = None
     """Tokens per training window."""
     times: Integers = None
@@ -55,7 +58,7 @@ class Retrofit(TrainingReproduction):
     """Updates of the original, where none is given."""
 
     PRESETS: ClassVar = PRESETS
-    OWN: ClassVar = ("model", "text", "characters", "units", "length", "times")
+    OWN: ClassVar = ("model", "text", "characters", "units", "marker", "length", "times")
 
     def experiment(self, config: RetrofitConfig) -> Experiment:
         return Experiment(config)

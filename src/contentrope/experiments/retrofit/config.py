@@ -59,7 +59,9 @@ class RetrofitConfig:
     characters: int | None = 1_000_000
     """Only the first characters of the text: nine tenths to train on, the rest to evaluate."""
     units: str = "line"
-    """What has an address: line, sentence, paragraph, or a number of tokens."""
+    """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
+    marker: str | None = None
+    """Text that ends a record, or a document."""
     length: int = 256
     """Tokens per training window."""
     times: tuple[int, ...] = (1, 2, 4, 8, 16)

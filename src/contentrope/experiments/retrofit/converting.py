@@ -33,7 +33,13 @@ def converted(
     if conversion.addresses is None:
         return Reader(model)
     return with_addresses(
-        model, tokenizer, conversion.addresses, text, units=units_named(config.units), longest_unit=config.longest_unit
+        model,
+        tokenizer,
+        conversion.addresses,
+        text,
+        units=units_named(config.units),
+        marker=config.marker,
+        longest_unit=config.longest_unit,
     )
 
 
@@ -112,11 +118,11 @@ def units_named(name: str) -> str | int:
     return int(name) if name.isdecimal() else name
 
 
-def check_units(name: str, tokenizer: Any) -> None:
+def check_units(name: str, marker: str | None, tokenizer: Any) -> None:
     """Refuse what :func:`contentrope.hf.attach` would, before anything is trained."""
     from contentrope.hf.units import rule_of
 
-    rule_of(units_named(name), tokenizer, None)
+    rule_of(units_named(name), tokenizer, marker)
 
 
 def rescaled(conversion: Conversion, config: Any, length: int) -> dict[str, Any] | None:

@@ -86,7 +86,7 @@ class Retrofit(Configured):
 
         options = [parse_conversion(variant).addresses for variant in self.variants]
         require_transformers(peft=any(found is not None and found.train == "lora" for found in options))
-        check_units(self.config.units, self.tokenizer)
+        check_units(self.config.units, self.config.marker, self.tokenizer)
         if self.config.model is not None:
             config_of(self.config.model)
         self.config.scored_tokens(len(self.ids.held_out))
@@ -150,7 +150,13 @@ class Retrofit(Configured):
             batches,
             checkpoint=folder / "checkpoint",
             on_step=lambda report: tell(Trained(variant, seed, report)),
-            settings={"corpus": self.text.description, "length": config.length, "fall": fall, "units": config.units},
+            settings={
+                "corpus": self.text.description,
+                "length": config.length,
+                "fall": fall,
+                "units": config.units,
+                **({} if config.marker is None else {"marker": config.marker}),
+            },
             metrics=MetricsLog(folder),
         )
 
