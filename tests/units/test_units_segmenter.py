@@ -339,3 +339,15 @@ def test_a_state_of_other_rows_is_refused():
         segmenter.advance(segmenter.initial(1), IDS)
     with pytest.raises(InputError, match=r"ends has shape \(2, 2\)"):
         segmenter.advance(segmenter.initial(2), IDS, ends=IDS[:, :2] == 0)
+
+
+@pytest.mark.parametrize("rows", [[[5], [0]], [[5], [6]], [[0]], [[7]]])
+def test_a_single_token_tells_whether_any_unit_ends(rows: list[list[int]]) -> None:
+    segmenter, ids = Segmenter(Terminators({0}), max_length=3), torch.tensor(rows)
+    units, state = segmenter.advance(segmenter.initial(len(ids)), ids)
+    assert units.ends_any is units.completes_any() is bool((ids == 0).any())
+    assert state.next_local.tolist() == [[int(token != 0)] for (token,) in rows]
+    assert state.next_unit.tolist() == [[int(token == 0)] for (token,) in rows]
+    several, _ = segmenter.advance(state, ids.repeat(1, 2))
+    assert several.ends_any is None
+    assert several.completes_any() is bool(several.closes.any())

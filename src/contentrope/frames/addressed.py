@@ -46,7 +46,7 @@ class Reading(NamedTuple):
     def completes_any(self, chunk: Chunk) -> bool:
         """False for a single token after others that closes no unit: decoding, most of the time. No address is needed
         then. Longer chunks are taken to complete one, so that reading them does not wait for the device."""
-        return chunk.cache is None or chunk.ids.shape[1] > 1 or bool(self.units.closes.any())
+        return chunk.cache is None or chunk.ids.shape[1] > 1 or self.units.completes_any()
 
 
 class Carried(NamedTuple):

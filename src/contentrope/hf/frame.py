@@ -174,7 +174,7 @@ def _completes_any(columns: Columns | None, units: Units) -> bool:
     """A single token after others mostly closes nothing: decoding pays for no address then."""
     if columns is None or not columns.count or units.seq_length > 1 or torch.compiler.is_compiling():
         return True
-    return bool(units.closes if units.batch_size == 1 else units.closes.any())
+    return units.completes_any()
 
 
 def _rule(columns: Columns | None, units: Units) -> PairRule:

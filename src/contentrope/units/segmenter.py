@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from contentrope.checks import can_be_read
 from contentrope.errors import InputError
 from contentrope.units.checks import check_count, check_integers, check_mask, token_ids
 from contentrope.units.rules import Boundaries, Rule, Terminators
@@ -170,9 +171,13 @@ class _Chunk(NamedTuple):
 
 
 def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
-    """The general case for one valid token per row, in the fewest operations: decoding runs it every step."""
+    """The general case for one valid token per row, in the fewest operations: decoding runs it every step.
+
+    Whoever decodes asks whether the token ends a unit. It mostly does not, and little is to be brought up to date then.
+    """
     local = state.next_local
     closes = chunk.ends | (local == max_length - 1)
+    ends_any = bool(closes if len(closes) == 1 else closes.any()) if can_be_read(closes) else None
     memory = open_memory = state.memory
     if chunk.marks is not None:
         memory = torch.where(local == 0, chunk.marks, state.memory)
@@ -187,12 +192,18 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         has_memory=chunk.marks is not None,
         offset=state.columns,
         longest=max_length,
+        ends_any=ends_any,
     )
+    next_unit, next_local, start = state.next_unit, local + 1, state.start
+    if ends_any is not False:
+        next_unit = next_unit + closes
+        next_local = next_local.masked_fill(closes, 0)
+        start = start.masked_fill(closes, state.columns + 1)
     return units, SegmenterState(
         rule=chunk.rule_state,
-        next_unit=state.next_unit + closes,
-        next_local=(local + 1).masked_fill(closes, 0),
-        start=state.start.masked_fill(closes, state.columns + 1),
+        next_unit=next_unit,
+        next_local=next_local,
+        start=start,
         memory=open_memory,
         reader_seen=chunk.reader_seen,
         has_memory=chunk.marks is not None,

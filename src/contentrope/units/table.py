@@ -21,6 +21,7 @@ class Units:
     """Where each token stands among the units. Tensors are shared, never written in place.
 
     `padded` and `has_memory` say whether the caller gave such a mask at all: known without asking the device.
+    `ends_any` was asked of the device when a single token was read; None: it was not.
 
     >>> from contentrope.units import Terminators, segment
     >>> units = segment(torch.tensor([[5, 0, 7, 8, 0, 9]]), Terminators({0}))
@@ -40,6 +41,7 @@ class Units:
     has_memory: bool = False
     offset: int = 0  # absolute column of this table's first column
     longest: int | None = None  # no unit has more tokens; None: not known
+    ends_any: bool | None = None
 
     @classmethod
     def of(
@@ -87,6 +89,10 @@ class Units:
     def count(self) -> Int[Tensor, "batch"]:
         """Number of units completed within this table."""
         return self.closes.sum(1)
+
+    def completes_any(self) -> bool:
+        """Whether any unit is ended within this table."""
+        return bool(self.closes.any()) if self.ends_any is None else self.ends_any
 
     @property
     def completed(self) -> Bool[Tensor, "batch seq"]:
