@@ -58,7 +58,7 @@ def text(options: argparse.Namespace, batch: int, length: int) -> torch.Tensor:
     """Random ids; a unit ends every so many tokens, so that the few that are decoded complete as many as others."""
     generator = torch.Generator().manual_seed(options.seed)
     ids = torch.randint(1, VOCABULARY[options.size], (batch, length), generator=generator)
-    ids[:, options.unit - 1 :: options.unit] = TERMINATOR
+    ids[:, options.unit_length - 1 :: options.unit_length] = TERMINATOR
     return ids.to(options.device)
 
 
@@ -151,7 +151,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=positive, default=1)
     parser.add_argument("--context", type=positive, help="tokens cached, or of a training row (4096, 2048)")
     parser.add_argument("--tokens", type=positive, default=64, help="decoded in one run")
-    parser.add_argument("--unit", type=positive, default=32, help="length of a unit")
+    parser.add_argument("--unit-length", type=positive, default=32, help="a unit ends every so many tokens")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--competition", type=float, default=0.0)
     parser.add_argument("--compile", action="store_true")

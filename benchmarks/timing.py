@@ -35,6 +35,9 @@ def paired_seconds(ours: Work, baseline: Work, *, repeats: int, warmup: int = 2)
 def busy_seconds(ours: Work, baseline: Work) -> dict[str, float]:
     """What a GPU itself works on both, its kernels summed up: the time may be that of the Python that calls them."""
     ours_busy, baseline_busy = _busy(ours), _busy(baseline)
+    if not (ours_busy and baseline_busy):
+        print("the profiler saw no kernels: how long they work is left out", flush=True)
+        return {}
     ratio = ours_busy / baseline_busy
     return {"ours_busy_seconds": ours_busy, "baseline_busy_seconds": baseline_busy, "busy_ratio": ratio}
 

@@ -63,9 +63,9 @@ def main() -> None:
     torch.cuda.current_device = lambda: 0
     tuned = triton.autotune([triton.Config({"M": 64}), triton.Config({"M": 128})], key=["length"])(copy_kernel)
     memory = torch.zeros(4096)
-    tensors = (memory[:1000], memory[1:1001], memory.half()[:1000])  # one does not begin at a multiple of 16 bytes
+    sources = (memory[:1000], memory[1:1001], memory.half()[:1000])  # one does not begin at a multiple of 16 bytes
     seen = set()
-    for source, stride, length, factor, shift in itertools.product(tensors, (1, 3, 16), (100, 112), (0.5, 2.0), (0, 1)):
+    for source, stride, length, factor, shift in itertools.product(sources, (1, 3, 16), (100, 112), (0.5, 2.0), (0, 1)):
         tensors, numbers = (source, source.clone()), (stride, length, factor)
         plain = {"SHIFT": shift, "M": 32}
         copy_kernel[(7,)](*tensors, *numbers, **plain)

@@ -344,10 +344,13 @@ def test_a_state_of_other_rows_is_refused():
 @pytest.mark.parametrize("rows", [[[5], [0]], [[5], [6]], [[0]], [[7]]])
 def test_a_single_token_tells_whether_any_unit_ends(rows: list[list[int]]) -> None:
     segmenter, ids = Segmenter(Terminators({0}), max_length=3), torch.tensor(rows)
-    units, state = segmenter.advance(segmenter.initial(len(ids)), ids)
+    first, state = segmenter.advance(segmenter.initial(len(ids)), torch.full_like(ids, 5))
+    assert first.ends_any is None, "nobody asks for the first"
+    units, state = segmenter.advance(state, ids)
     assert units.ends_any is units.completes_any() is bool((ids == 0).any())
-    assert state.next_local.tolist() == [[int(token != 0)] for (token,) in rows]
+    assert state.next_local.tolist() == [[2 * (token != 0)] for (token,) in rows]
     assert state.next_unit.tolist() == [[int(token == 0)] for (token,) in rows]
+    assert state.start.tolist() == [[2 * (token == 0)] for (token,) in rows]
     several, _ = segmenter.advance(state, ids.repeat(1, 2))
     assert several.ends_any is None
     assert several.completes_any() is bool(several.closes.any())

@@ -14,6 +14,7 @@ from tyro.conf import arg
 from contentrope.cli.options import (
     ALL,
     Device,
+    Marker,
     chosen_device,
     is_first_process,
     one,
@@ -70,7 +71,7 @@ class Finetune:
     """Folder for everything that is written."""
     units: Annotated[str, arg(metavar="UNITS")] = "line"
     """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
-    marker: Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: none)")] = None
+    marker: Marker = None
     """What ends a record or document."""
     longest_unit: int = LONGEST_UNIT
     """Tokens; a unit that gets longer ends there."""

@@ -37,6 +37,8 @@ def several(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpe
     )
 
 
+Marker = Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: none)")]
+"""Text that ends a record, or a document."""
 ALL = arg(help_behavior_hint="(default: all)")
 Device = Annotated[
     str | None,

@@ -173,11 +173,14 @@ class _Chunk(NamedTuple):
 def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
     """The general case for one valid token per row, in the fewest operations: decoding runs it every step.
 
-    Whoever decodes asks whether the token ends a unit. It mostly does not, and little is to be brought up to date then.
+    Whoever reads on after other tokens asks whether this one ends a unit: it is asked here, of the device, once. Mostly
+    it does not, and little is to be brought up to date then.
     """
     local = state.next_local
     closes = chunk.ends | (local == max_length - 1)
-    ends_any = bool(closes if len(closes) == 1 else closes.any()) if can_be_read(closes) else None
+    ends_any = None
+    if state.columns and can_be_read(closes):
+        ends_any = bool(closes if len(closes) == 1 else closes.any())
     memory = open_memory = state.memory
     if chunk.marks is not None:
         memory = torch.where(local == 0, chunk.marks, state.memory)

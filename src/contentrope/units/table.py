@@ -21,7 +21,7 @@ class Units:
     """Where each token stands among the units. Tensors are shared, never written in place.
 
     `padded` and `has_memory` say whether the caller gave such a mask at all: known without asking the device.
-    `ends_any` was asked of the device when a single token was read; None: it was not.
+    `ends_any` was asked of the device when a single token was read after others; None: it was not.
 
     >>> from contentrope.units import Terminators, segment
     >>> units = segment(torch.tensor([[5, 0, 7, 8, 0, 9]]), Terminators({0}))

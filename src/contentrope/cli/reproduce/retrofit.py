@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from tyro.conf import arg
 
-from contentrope.cli.options import one, several
+from contentrope.cli.options import Marker, one, several
 from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction, Variants
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
 from contentrope.experiments.retrofit import Retrofit as Experiment
@@ -15,7 +15,6 @@ from contentrope.experiments.retrofit import Retrofit as Experiment
 Model = Annotated[str | None, one(str, "MODEL"), arg(help_behavior_hint="(default: one is trained first)")]
 Texts = Annotated[tuple[str, ...] | None, several(str, "TEXT"), OF_THE_PRESET]
 Units = Annotated[str | None, one(str, "UNITS"), OF_THE_PRESET]
-Marker = Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: none)")]
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class Retrofit(Configured):
                 "length": config.length,
                 "fall": fall,
                 "units": config.units,
-                **({} if config.marker is None else {"marker": config.marker}),
+                "marker": config.marker,
             },
             metrics=MetricsLog(folder),
         )
