@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from contentrope.experiments.facts.presets import SHARP
 from contentrope.reports import draw_picture, read_results
 from contentrope.reports.facts.scaling import scaling_table
 from contentrope.reports.facts.tables import order_table, row_table
@@ -78,8 +79,10 @@ def facts_paper_section(results: dict[str, Any]) -> str:
 
 
 def facts_beyond_section(results: dict[str, Any]) -> str:
+    """Without the options content and random addresses share there, which would be most of a table."""
     tables = row_table(results), scaling_table(results), order_table(results)
-    return "\n\n".join(table.markdown() for table in tables if table is not None)
+    text = "\n\n".join(table.markdown() for table in tables if table is not None)
+    return text.replace(f":{SHARP},memory=true", ", facts as memory units").replace(f":{SHARP}", "")
 
 
 Section = tuple[str, Callable[[dict[str, Any]], str]]

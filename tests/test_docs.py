@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.readme import ROOT, with_tables
+from contentrope.experiments.facts.presets import SHARP
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -41,8 +42,9 @@ OF_OTHERS = {
     "nproc_per_node",
     "num_processes",
     "use_fsdp",
+    "tool",
 }
-"""Options of accelerate, torchrun and hf."""
+"""Options of accelerate, torchrun, hf and compute-sanitizer."""
 
 
 def own_options() -> set[str]:
@@ -115,12 +117,42 @@ def test_the_words_about_facts_have_the_newest_numbers() -> None:
     assert "several: {} and {} with".format(*hits(paper, "content", *unseen["same entities"])) in text
     assert "RoPE here, {} and {},".format(*hits(paper, "rope", *unseen["same entities"])) in text
     beyond = {
-        "content {} on pairs and {} on triples": "content:competition=1",
-        "memory units {} and {};": "content:competition=1,memory=true",
-        "RoPE {} and {}.": "rope",
+        "content {} on pairs and {} on triples": f"content:{SHARP}",
+        "memory units {} and {};": f"content:{SHARP},memory=true",
+        "RoPE {} and {};": "rope",
+        "BiPE {} and {}.": "bipe",
+        "everywhere ({} and {} with four": f"random:{SHARP}",
     }
     for words, variant in beyond.items():
         assert words.format(*hits("facts-beyond.json", variant, *unseen["same relation"])) in text
+
+
+def test_the_words_about_many_facts_have_the_newest_numbers() -> None:
+    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
+    results = json.loads((ROOT / "results" / "facts-beyond.json").read_text())["variants"]
+
+    def among(count: int, kind: str, *variants: str) -> list[str]:
+        runs = [results[variant]["runs"].values() for variant in variants]
+        means = [fmean(run["scaling"][str(count)][kind]["hit5"] for run in found) for found in runs]
+        return [f"{mean:.3f}".removeprefix("0") for mean in means]
+
+    content, memory = f"content:{SHARP}", f"content:{SHARP},memory=true"
+    words = "content finds {} of the pairs, {} with memory units (aimed at: .90); RoPE {}, BiPE {}."
+    assert words.format(*among(64, "chain2", content, memory, "rope", "bipe")) in text
+    assert "With 256 it is {} and {}.".format(*among(256, "chain2", content, memory)) in text
+    assert "harder: {} and {} with 64".format(*among(64, "chain3", content, memory)) in text
+    assert "among 65 facts ({} of the pairs)".format(*among(64, "chain2", f"random:{SHARP}")) in text
+
+    def orders(variant: str, what: str) -> list[float]:
+        return [run["order"][what] for run in results[variant]["runs"].values()]
+
+    changed = [100 * fmean(orders(variant, "answers_changed")) for variant in (content, "rope", memory)]
+    assert f"change {changed[0]:.1f}% of content's answers, {changed[1]:.1f}% of RoPE's, and none" in text
+    assert changed[2] == 0
+    assert f"{max(orders(memory, 'largest_change')):.1e}".replace("e-0", "e-") + " in float32" in text
+    assert f"{max(orders(memory, 'largest_change_float64')):.1e} in float64" in text
+    relative = [a / b for a, b in zip(orders(memory, "largest_change"), orders(memory, "largest_logit"), strict=True)]
+    assert f"{max(relative):.0e}".replace("e-0", "e-") + " of the largest logit" in text
 
 
 def test_costs_on_a_gpu_are_those_of_the_results() -> None:
