@@ -75,9 +75,9 @@ class Cache:
         # True while columns or layers are out of step with each other: what dies in between leaves it so.
         self.interrupted = False
         batch, device = len(state.tokens), state.tokens.device
-        size = (batch, shape.kv_heads, capacity, shape.head_dim)
-        self.keys = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        size = (shape.layers, batch, shape.kv_heads, capacity, shape.head_dim)
+        self._hold_keys(torch.zeros(size, dtype=shape.dtype, device=device))
+        self.values = [torch.zeros(size[1:], dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
         self.facts[FIELDS.index("valid")] = 1
         self.angles: dict[str, Tensor] = {}
@@ -87,6 +87,11 @@ class Cache:
         """By name and layer, what a scheme keeps of every column beside its key and value; sized as they are."""
         self.derived: dict[int, Tensor] = {}
         """By layer, what a scheme computed from all columns so far. Rolling back drops it: to be computed anew."""
+
+    def _hold_keys(self, keys: Float[Tensor, "layers batch kv_heads capacity head_dim"]) -> None:
+        """All layers in one tensor, so that a completed unit's keys are turned at once; views of it by layer."""
+        self._all_keys = keys
+        self.keys = [keys[layer] for layer in range(len(keys))]
 
     @property
     def batch_size(self) -> int:
@@ -105,7 +110,7 @@ class Cache:
         if columns <= self.capacity:
             return
         room = max(columns, 2 * self.capacity) - self.capacity
-        self.keys = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.keys]
+        self._hold_keys(torch.nn.functional.pad(self._all_keys, (0, 0, 0, room)))
         self.values = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.values]
         self.extras = {name: torch.nn.functional.pad(x, (0, 0, 0, room)) for name, x in self.extras.items()}
         self.facts = torch.nn.functional.pad(self.facts, (0, room))
@@ -130,10 +135,13 @@ class Cache:
         store[:, :, self.length : end] = columns
         return store[:, :, :end]
 
-    def turn_keys(self, layer: int, begin: int, rotation: Rotation) -> None:
-        """Rotate the stored keys of the columns from ``begin`` that the rotation covers, in place."""
-        window = self.keys[layer][:, :, begin : begin + rotation.cos.shape[1]]
-        window.copy_(rotate(window.transpose(1, 2), rotation, self.shape.pair_layout).transpose(1, 2))
+    def turn_keys(self, begin: int, rotation: Rotation, layer: int | None = None) -> None:
+        """Rotate the stored keys of the columns from ``begin`` that the rotation covers, in place, in all layers or
+        in one of them."""
+        self.interrupted = True
+        keys = self._all_keys if layer is None else self.keys[layer]
+        window = keys[..., begin : begin + rotation.cos.shape[1], :]
+        window.copy_(rotate(window.transpose(-3, -2), rotation, self.shape.pair_layout).transpose(-3, -2))
 
     def remember_angles(self, begin: int, where: Bool[Tensor, "batch columns"], **angles: Tensor) -> None:
         """Note, where a unit was completed, the :attr:`angles` of these columns."""
@@ -165,9 +173,11 @@ class Cache:
         if units is None:
             self.facts[0, :, begin:end] = ids
         else:
-            parts = [ids.to(torch.int64), units.unit, units.local, units.start, units.closes.to(torch.int64)]
+            parts = [ids.to(torch.int64), units.unit, units.local, units.start]
+            if units.ends_any is not False:
+                parts.append(units.closes.to(torch.int64))
             torch.stack(parts, out=self.facts[: len(parts), :, begin:end])
-        # Decoding writes as little as it can: without padding all is valid, without marks nothing is memory.
+        # Decoding writes as little as it can: columns that are new close nothing, are valid, and no memory.
         if valid is not None or self.padded:
             self.fact("valid", begin, end).copy_(torch.ones_like(ids) if valid is None else valid)
         if units is not None and (units.has_memory or self.has_memory):
@@ -186,7 +196,7 @@ class Cache:
         if not is_list or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < self.batch_size):
             raise InputError(f"rows {index.tolist()} are not a list of row numbers in 0..{self.batch_size - 1}")
         self.interrupted = True
-        self.keys = [x[index] for x in self.keys]
+        self._hold_keys(self._all_keys[:, index])
         self.values = [x[index] for x in self.values]
         self.extras = {name: x[index] for name, x in self.extras.items()}
         self.derived = {layer: x[index] for layer, x in self.derived.items()}
@@ -207,7 +217,8 @@ class Cache:
             return
         self.interrupted = True
         self._reopen(length)
-        self.fact("addressed", length).zero_()
+        for name in ("closes", "addressed"):
+            self.fact(name, length).zero_()
         self.derived = {}
         self.length = length
         tokens = self.fact("valid").sum(1)
@@ -225,8 +236,7 @@ class Cache:
             return
         begin = int(reopened.any(0).nonzero()[0])
         back = rotation_of(-self.angles["turned"][:, begin:length]).only_where(reopened[:, begin:])
-        for layer in range(self.shape.layers):
-            self.turn_keys(layer, begin, back)
+        self.turn_keys(begin, back)
         self.fact("addressed", begin, length).masked_fill_(reopened[:, begin:], 0)
 
     def check(self, shape: CacheShape, ids: Int[Tensor, "batch seq"]) -> None:

@@ -147,8 +147,8 @@ def _(positions: Tensor, frequency: Tensor, amplitude: float, dtype: torch.dtype
 
 
 def rotate(
-    x: Float[Tensor, "batch seq heads head_dim"], rotation: Rotation, layout: PairLayout = "half"
-) -> Float[Tensor, "batch seq heads head_dim"]:
+    x: Float[Tensor, "*layers batch seq heads head_dim"], rotation: Rotation, layout: PairLayout = "half"
+) -> Float[Tensor, "*layers batch seq heads head_dim"]:
     """Turn each pair of ``x`` by its angle; dimensions beyond the pairs pass through; the dtype is kept.
 
     With fewer rotations than heads (grouped queries), neighbouring heads share one.
@@ -158,16 +158,16 @@ def rotate(
     [[[[-0.0, 1.0, 7.0]]]]
     """
     cos, sin, angles = rotation
-    groups = cos.shape[2]
-    shared = groups not in (1, x.shape[2])
+    groups = cos.shape[-2]
+    shared = groups not in (1, x.shape[-2])
     if shared:
-        x = x.unflatten(2, (groups, -1))
-        cos, sin = cos.unsqueeze(3), sin.unsqueeze(3)
-        angles = angles.unsqueeze(3) if angles is not None else None
+        x = x.unflatten(-2, (groups, -1))
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+        angles = angles.unsqueeze(-2) if angles is not None else None
     # Cosines that carry a gradient themselves were made by hand or under a compiler: differentiate plainly.
     own_backward = _recorded() and not cos.requires_grad
     turned = _Rotate.apply(x, cos, sin, angles, layout) if own_backward else _turn(x, cos, sin, layout)
-    return turned.flatten(2, 3) if shared else turned
+    return turned.flatten(-3, -2) if shared else turned
 
 
 def _halves(x: Tensor, pairs: int, layout: PairLayout) -> tuple[Tensor, Tensor]:

@@ -200,10 +200,9 @@ def test_a_rollback_that_broke_off_is_refused_ever_after(monkeypatch: pytest.Mon
     read(model, cache, ids, (6,))
     turn_keys = cr.Cache.turn_keys
 
-    def first_layer_only(self: cr.Cache, layer: int, begin: int, rotation: Any) -> None:
-        if layer:
-            raise KeyboardInterrupt
-        turn_keys(self, layer, begin, rotation)
+    def first_layer_only(self: cr.Cache, begin: int, rotation: Any) -> None:
+        turn_keys(self, begin, rotation, layer=0)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(cr.Cache, "turn_keys", first_layer_only)
     with pytest.raises(KeyboardInterrupt):

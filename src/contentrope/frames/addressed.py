@@ -123,6 +123,17 @@ class AddressedFrame:
             self.addressed_rotation = reading.local.then(address)
         else:
             self.window = _window(cache, reading, by_slot, self.carried)
+            if self.single:
+                self._turn_before(cache, self.window)
+
+    def _turn_before(self, cache: Cache, window: Window) -> None:
+        """A single token needs no key in both versions: those of the unit it completes are turned in all layers at
+        once, before the first reads them, and its own are stored as its queries are turned."""
+        self.key_rotation = self.query_rotation
+        old = cache.length - window.begin
+        if old:
+            cos, sin, _ = window.rotation
+            cache.turn_keys(window.begin, Rotation(cos[:, :old], sin[:, :old]))
 
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded
@@ -143,13 +154,11 @@ class AddressedFrame:
             return self._by_backend(layer, turned, local, addressed, value).transpose(1, 2)
         stored, values = cache.append(layer, local, value)
         if self.single:
-            if self.window is not None:
-                cache.turn_keys(layer, self.window.begin, self.window.rotation)
             return self._one_token(layer, turned, stored, values).transpose(1, 2)
         addressed = stored
         if self.window is not None:
             stored = stored.clone()
-            cache.turn_keys(layer, self.window.begin, self.window.rotation)
+            cache.turn_keys(self.window.begin, self.window.rotation, layer)
         return self._by_backend(layer, turned, stored, addressed, values).transpose(1, 2)
 
     def _sharpened(

@@ -1,5 +1,6 @@
 """From token ids to the unit table, for a whole batch or chunk by chunk with the same result."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from contentrope.units.checks import check_count, check_integers, check_mask, to
 from contentrope.units.rules import Boundaries, Rule, Terminators
 from contentrope.units.table import Units, count_edges, map_tensors, start_edges
 
+UNKNOWN = sys.maxsize
+
 
 @dataclass(frozen=True)
 class SegmenterState:
@@ -27,6 +30,7 @@ class SegmenterState:
     memory: Bool[Tensor, "batch 1"]  # mark of the open unit; with none open, False
     reader_seen: Bool[Tensor, "batch 1"]
     has_memory: bool = False  # marks were given for some chunk so far
+    most_open: int = UNKNOWN  # no row has more tokens in its open unit
     columns: int = 0  # consumed so far, padding included
 
     def reorder(self, index: Int[Tensor, "rows"]) -> "SegmenterState":
@@ -69,6 +73,7 @@ class Segmenter:
             memory=zeros(torch.bool),
             reader_seen=zeros(torch.bool),
             has_memory=bool(self.reader.ids),
+            most_open=0,
         )
 
     def advance(
@@ -177,7 +182,9 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
     it does not, and little is to be brought up to date then.
     """
     local = state.next_local
-    closes = chunk.ends | (local == max_length - 1)
+    closes = chunk.ends
+    if torch.compiler.is_compiling() or state.most_open >= max_length - 1:
+        closes = closes | (local == max_length - 1)
     ends_any = None
     if state.columns and can_be_read(closes):
         ends_any = bool(closes if len(closes) == 1 else closes.any())
@@ -197,11 +204,13 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         longest=max_length,
         ends_any=ends_any,
     )
-    next_unit, next_local, start = state.next_unit, local + 1, state.start
+    next_unit, next_local, start, most_open = state.next_unit, local + 1, state.start, _more(state, 1)
     if ends_any is not False:
         next_unit = next_unit + closes
         next_local = next_local.masked_fill(closes, 0)
         start = start.masked_fill(closes, state.columns + 1)
+        if ends_any and len(closes) == 1:
+            most_open = 0
     return units, SegmenterState(
         rule=chunk.rule_state,
         next_unit=next_unit,
@@ -211,6 +220,7 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         reader_seen=chunk.reader_seen,
         has_memory=chunk.marks is not None,
         columns=state.columns + 1,
+        most_open=most_open,
     )
 
 
@@ -245,7 +255,13 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         reader_seen=chunk.reader_seen,
         has_memory=chunk.marks is not None,
         columns=offset + valid.shape[1],
+        most_open=_more(state, valid.shape[1]),
     )
+
+
+def _more(state: SegmenterState, tokens: int) -> int:
+    """The most tokens in an open unit after these. A compiler, for which every number is a case, is told none."""
+    return UNKNOWN if torch.compiler.is_compiling() else state.most_open + tokens
 
 
 def _memory_edges(
