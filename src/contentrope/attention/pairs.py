@@ -19,10 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.units import Units
+
+ALIGNMENT = 16
+"""Numbers in a row of a bias, for a GPU: a multiple of this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,12 @@ class PairRule:
         if isinstance(competition, Tensor):
             return competition.to(dtype).view(-1, 1) * log_units
         return competition * log_units
+
+
+def aligned(bias: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"]:
+    """The same numbers, in rows that begin where a GPU's kernels want them: others they would copy in every layer."""
+    keys = bias.shape[-1]
+    return F.pad(bias, (0, -keys % ALIGNMENT))[..., :keys] if bias.is_cuda and keys % ALIGNMENT else bias
 
 
 def no_competition(competition: float | Tensor) -> bool:

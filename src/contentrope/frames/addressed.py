@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention import PairRule, backend_function, fused
-from contentrope.attention.pairs import no_competition, silence_padding
+from contentrope.attention.pairs import aligned, no_competition, silence_padding
 from contentrope.cache import Cache
 from contentrope.frames.chunk import Chunk
 from contentrope.rotary import Rotation, rotate, rotation_of
@@ -220,7 +220,7 @@ class AddressedFrame:
             return _single_bias(rule, competition, self.chunk.wide).to(query.dtype)
         # A fixed exponent gives all layers the same bias.
         if "bias" not in rule.memo:
-            rule.memo["bias"] = _single_bias(rule, competition, self.chunk.wide).to(query.dtype)
+            rule.memo["bias"] = aligned(_single_bias(rule, competition, self.chunk.wide).to(query.dtype))
         return cast(Tensor, rule.memo["bias"])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, cast
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
@@ -62,7 +64,7 @@ class Adapter:
         # From the decoder's hook to the rotary embedding's, within one call of one thread.
         self.running: dict[int, Frame] = {}
 
-    @property
+    @cached_property
     def turning_by_layer(self) -> dict[int, tuple[int, Turning]]:
         """Its number, and what it is; layers without positions are left out."""
         numbers = {index: layer.turning for index, layer in self.layers.items()}
@@ -165,21 +167,15 @@ class Adapter:
             self._refuse_what_would_be_lost()
         valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
         refuse_packed(kwargs, cache)
-        text = Text(ids, valid, ends)
-        embedding = self.model.get_input_embeddings()
-        weight = cast(Tensor, embedding.weight)
-        widest = max(turning.head_dim for turning in self.turnings)
-        named = backend_name(self.backend, weight, widest) == "fused"
-        has_kernel = named and weight.dtype != torch.float64 and fused.runs_on(weight.device)
         frame = frame_of(
-            text,
+            Text(ids, valid, ends),
             store,
             self.segmenter,
             self.addresses,
-            embedding,
+            self._embed,
             plain_mask=plain,
             competition=self.competition,
-            by_kernel=tuple(self.turnings) if has_kernel else (),
+            by_kernel=self._turned_by_kernel() if store is None else (),
         )
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
@@ -209,6 +205,17 @@ class Adapter:
         frame = self.running.pop(_thread(), None)
         if frame is not None and output is not None:
             frame.commit()
+
+    def _embed(self, ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq dim"]:
+        return cast(Tensor, self.model.get_input_embeddings()(ids))
+
+    def _turned_by_kernel(self) -> tuple[Turning, ...]:
+        """The turnings of the model, if one kernel can turn its queries and keys."""
+        weight = cast(Tensor, self.model.get_input_embeddings().weight)
+        widest = max(turning.head_dim for turning in self.turnings)
+        named = backend_name(self.backend, weight, widest) == "fused"
+        has_kernel = named and weight.dtype != torch.float64 and fused.runs_on(weight.device)
+        return tuple(self.turnings) if has_kernel else ()
 
     def _refuse_another_attention(self) -> None:
         if (found := self.model.config._attn_implementation) != name_of(self.own):

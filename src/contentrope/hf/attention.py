@@ -92,10 +92,12 @@ def attend(
     adapter, frame = contentrope
     if frame.as_it_stands:
         return adapter.own_attention(module, query, key, value, attention_mask, **options)
-    own = partial(adapter.own_attention, module)
     layer = adapter.layers[cast(int, module.layer_idx)]
-    if layer.turning is None:
-        return own(query, key, value, single_mask(frame, attention_mask, key.shape[2], 0.0, query.dtype), **options)
+    if layer.turning is None or frame.only_masked:
+        competition = 0.0 if layer.turning is None else frame.competition_in(layer.layer_idx)
+        mask = single_mask(frame, attention_mask, key.shape[2], competition, query.dtype)
+        return adapter.own_attention(module, query, key, value, mask, **options)
+    own = partial(adapter.own_attention, module)
     read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
     if not frame.zero or frame.rule.query_memory is not None or options.get("dropout", 0.0):
         return read

@@ -6,6 +6,7 @@ checkpointing layers run again after later calls have begun.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,6 +24,9 @@ from contentrope.hf.state import Columns, ColumnsLayer
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.turned import Turns, turns_at_place
 from contentrope.units import Segmenter, SegmenterState, Units
+
+Embed = Callable[[Int[Tensor, "batch seq"]], Float[Tensor, "batch seq dim"]]
+"""Ids to input embeddings."""
 
 
 class Text(NamedTuple):
@@ -55,6 +59,8 @@ class Frame:
     competition: float | Float[Tensor, "layers heads"]
     as_it_stands: bool
     """Whether the model's own attention does all there is to do, given the keys that the cache holds."""
+    only_masked: bool
+    """Whether it does so with another mask: a single token that completes nothing."""
 
     @property
     def offset(self) -> int:
@@ -88,7 +94,7 @@ def frame_of(
     store: ColumnsLayer | None,
     segmenter: Segmenter,
     addresses: Any,
-    embedding: torch.nn.Module,
+    embed: Embed,
     *,
     plain_mask: bool,
     competition: float = 0.0,
@@ -114,7 +120,7 @@ def frame_of(
     turns: tuple[Turns, ...] = ()
     if not is_untouched and _completes_any(columns, units):
         reading = _Reading(text, units, before, after, columns)
-        window = _window(reading, addresses, embedding, segmenter.max_length)
+        window = _window(reading, addresses, embed, segmenter.max_length)
         if by_kernel and columns is None:
             turns = tuple(
                 turns_for(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
@@ -135,6 +141,7 @@ def frame_of(
         zero=zero,
         competition=exponents,
         as_it_stands=own_does_it and window is None and rule.query_memory is None,
+        only_masked=units.seq_length == 1 and window is None and not zero,
     )
 
 
@@ -202,17 +209,17 @@ def _has_memory(units: Units) -> bool:
     return bool(units.memory.any())
 
 
-def _window(reading: _Reading, addresses: Any, embedding: torch.nn.Module, longest: int) -> Window:
+def _window(reading: _Reading, addresses: Any, embed: Embed, longest: int) -> Window:
     """The columns that the call may complete, and the addresses of their units."""
     text, units, columns, slot = reading.text, reading.units, reading.columns, reading.slot
-    embedded = embedding(text.ids)
+    embedded = embed(text.ids)
     if columns is None or not columns.count:
         angles = tuple(_by_token(found, slot) for found in addresses(embedded, units, slot, None))
         completed = None if columns is None else slot < _finished(reading)
         return _made(0, units.seq_length, completed, angles)
     begin = _begin_of_open_unit(columns, reading.before, longest)
     belongs = (columns.fact("unit", begin) == reading.before.next_unit) & columns.fact("valid", begin).bool()
-    open_unit = OpenUnit(embedding(columns.fact("ids", begin)), columns.fact("local", begin), belongs)
+    open_unit = OpenUnit(embed(columns.fact("ids", begin)), columns.fact("local", begin), belongs)
     by_slot = addresses(embedded, units, slot, open_unit)
     cached = columns.count - begin
     angles = tuple(

@@ -8,11 +8,13 @@ Shapes: keys are what the cache hands out: all columns, the last of them (a wind
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.pairs import no_competition
+from contentrope.attention.pairs import aligned, no_competition
 from contentrope.hf.frame import Frame
 
 Exponent = float | Float[Tensor, "heads"]
@@ -21,7 +23,19 @@ Exponent = float | Float[Tensor, "heads"]
 def single_mask(
     frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype
 ) -> Tensor | None:
-    """For queries that need every key in one version only."""
+    """For queries that need every key in one version only. A fixed exponent serves all layers of a kind alike."""
+    if isinstance(competition, Tensor) or no_competition(competition) or torch.compiler.is_compiling():
+        return _single_mask(frame, given, keys, competition, dtype)
+    memo, name = frame.rule.memo, ("single", keys, dtype, id(given))
+    if name not in memo:
+        mask = cast(Tensor, _single_mask(frame, given, keys, competition, dtype))
+        memo[name] = given, aligned(mask)  # with the mask given, so that its id stays its own
+    return cast(Tensor, memo[name][1])
+
+
+def _single_mask(
+    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype
+) -> Tensor | None:
     given = _inside_memory(frame, given, keys)
     if no_competition(competition):
         return given
