@@ -104,8 +104,9 @@ def cached_logits(model: cr.Transformer, ids: Tensor) -> Tensor:
     return torch.cat([model(ids[:, i : i + 1], cache=cache) for i in range(ids.shape[1])], dim=1)
 
 
-def test_decoding_equals_the_parallel_forward() -> None:
-    model = lively_model("content", dtype=torch.float32, dim=64, backend="tiled").cuda()
+@pytest.mark.parametrize("options", [{}, {"competition": 1.0}, LEARNED], ids=["plain", "competition", "learned"])
+def test_decoding_equals_the_parallel_forward(options: dict[str, object]) -> None:
+    model = lively_model("content", dtype=torch.float32, dim=64, backend="tiled", options=options).cuda()
     ids = random_ids(2, 60).cuda()
     torch.testing.assert_close(cached_logits(model, ids), model(ids), rtol=0, atol=1e-4)
 
