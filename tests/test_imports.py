@@ -23,7 +23,7 @@ OPTIONAL = (
 LAYERS = (
     {"errors", "checks", "config", "files", "launching", "operators", "version"},
     {"rotary", "stacked", "units"},
-    {"address", "attention", "cache", "descriptor", "turned"},
+    {"address", "anchors", "attention", "cache", "descriptor", "turned"},
     {"frames"},
     {"schemes"},
     {"model"},

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from contentrope.anchors import UnitsBefore
 from contentrope.config import PairLayout
 from contentrope.errors import CacheError, InputError
 from contentrope.rotary import Rotation, rotate, rotation_of
@@ -48,9 +49,8 @@ class StreamState:
     open_total: Float[Tensor, "batch dim"] | None = None
     """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
-    recent: tuple[Float[Tensor, "batch units kv_heads pairs"], Float[Tensor, "batch units"]] | None = None
-    """Addresses and lengths of the last completed units, the newest last, if open units go on from them. None: to be
-    looked up."""
+    recent: UnitsBefore | None = None
+    """The last completed units, if open units go on from them. None: to be looked up."""
 
     def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
         return StreamState(
@@ -58,7 +58,7 @@ class StreamState:
             seed=self.seed[index],
             segmenter=self.segmenter.reorder(index) if self.segmenter else None,
             open_total=self.open_total[index] if self.open_total is not None else None,
-            recent=(self.recent[0][index], self.recent[1][index]) if self.recent is not None else None,
+            recent=UnitsBefore(*(x[index] for x in self.recent)) if self.recent is not None else None,
         )
 
 

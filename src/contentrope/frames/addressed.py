@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from contentrope.anchors import UnitsBefore
 from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.pairs import aligned, no_competition, silence_padding
 from contentrope.cache import Cache
@@ -54,8 +55,8 @@ class Carried(NamedTuple):
 
     by_slot: Float[Tensor, "batch slots kv_heads pairs"]
     """Angles added to the local ones."""
-    recent: tuple[Float[Tensor, "batch units kv_heads pairs"], Float[Tensor, "batch units"]]
-    """Addresses and lengths of the last units completed by the end of the call, the newest last."""
+    recent: UnitsBefore
+    """The last units completed by the end of the call."""
 
 
 class Window(NamedTuple):

@@ -13,7 +13,7 @@ from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
 from contentrope.frames.addressed import Reading
 from contentrope.rotary import PositionRotations, Rotation
-from contentrope.schemes.anchors import Anchors
+from contentrope.schemes.anchors import AnchoredHeads
 from contentrope.schemes.base import frequencies, read_units, segmenter_of
 
 
@@ -49,7 +49,7 @@ class UnitReader(nn.Module):
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))
         back = options.anchors if isinstance(options, AddressOptions) else ()
-        self.anchors = Anchors(config, back, self.rotations) if back else None
+        self.anchors = AnchoredHeads(config, back, self.rotations) if back else None
 
     def read(self, chunk: Chunk) -> Reading:
         units, before, after = read_units(self.segmenter, chunk)
