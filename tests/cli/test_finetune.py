@@ -93,6 +93,19 @@ def test_lora_writes_an_adapter_and_leaves_the_model(
     assert (adapter.segmenter.rule.n, adapter.segmenter.max_length, adapter.competition) == (5, 9, 0.0)
 
 
+def test_anchors_are_trained_and_come_back(original: Path, letters: Path, tmp_path: Path) -> None:
+    assert main(words(original, letters, tmp_path / "run", "--anchors", "0", "1")) == 0
+    found = read_json(tmp_path / "run" / "finetune.json")
+    assert found["addresses"]["anchors"] == [0, 1]
+    model, tokenizer = load_any(str(tmp_path / "run" / "model"))
+    anchors = chf.adapter_of(model).anchors
+    assert anchors is not None
+    assert anchors.back == (0, 1)
+    ids = encode(read_text([str(letters)]), tokenizer).held_out
+    expected = perplexity(Reader(model), ids, 64, max_tokens=(len(ids) - 1) // 64 * 64)
+    assert found["after"]["64"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_low_rank_changes_leave_weights_in_their_own_precision(letters: Path, tmp_path: Path) -> None:
     save_plain(lively_reader().model.to(torch.bfloat16), TOKENIZER, tmp_path / "model")
     for lora, expected in (("2", torch.bfloat16), ("0", torch.float32)):
@@ -170,6 +183,8 @@ def test_a_finished_run_is_neither_repeated_nor_changed(
         (["--text", "nowhere.txt"], "there is no file or folder 'nowhere.txt'"),
         (["--units", "verse"], "units 'verse' is no kind of text"),
         (["--lora", "-1"], "lora must be 0, for all weights, or a rank"),
+        (["--anchors", "1", "0", "1"], "anchors (1, 0, 1) must be 2 whole numbers, one per key/value head"),
+        (["--anchors", "1", "--positions", "gated"], "anchors are for positions=local"),
         (["--length", "500"], "too few for windows of length 500"),
         (["--steps", "0"], "steps must be an integer of at least 1"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),

@@ -97,9 +97,11 @@ def tiny(name: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, **sett
     return model.eval()
 
 
-def attached(name: str, *, positions: str | float = "local", lively: bool = True, **settings: Any) -> PreTrainedModel:
+def attached(
+    name: str, *, positions: str | float = "local", anchors: int | list[int] = 0, lively: bool = True, **settings: Any
+) -> PreTrainedModel:
     model = tiny(name, **settings)
-    chf.attach(model, units={TERMINATOR}, positions=positions, max_length=7)
+    chf.attach(model, units={TERMINATOR}, positions=positions, anchors=anchors, max_length=7)
     return enliven(model) if lively else model
 
 

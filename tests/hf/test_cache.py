@@ -45,8 +45,11 @@ def same(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("sizes", [(1,), (6, 1, 4)], ids=["tokens", "chunks"])
 @pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])
 def test_reading_in_chunks_equals_reading_at_once(name: str, sizes: tuple[int, ...], kind: str) -> None:
-    model, ids = attached(name), random_ids(2, 29)
-    config = model.config
+    check_chunks(attached(name), sizes, kind)
+
+
+def check_chunks(model: PreTrainedModel, sizes: tuple[int, ...], kind: str) -> None:
+    ids, config = random_ids(2, 29), model.config
     cache = {
         "dynamic": lambda: DynamicCache(config=config),
         "lazy": DynamicCache,
@@ -58,7 +61,11 @@ def test_reading_in_chunks_equals_reading_at_once(name: str, sizes: tuple[int, .
 @some
 @pytest.mark.parametrize("kind", ["left", "right", "holes"])
 def test_padding_in_chunks(name: str, kind: str) -> None:
-    model, ids = attached(name, dtype=padded_dtype(name)), random_ids(3, 25)
+    check_padding(attached(name, dtype=padded_dtype(name)), kind)
+
+
+def check_padding(model: PreTrainedModel, kind: str) -> None:
+    ids = random_ids(3, 25)
     columns, rows = torch.arange(25), torch.arange(3)[:, None]
     mask = {"left": columns >= 4 * rows, "right": columns < 25 - 4 * rows, "holes": (columns + rows) % 5 != 4}[kind]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -89,7 +96,11 @@ def test_rows_padded_on_the_left_say_what_they_say_alone(name: str) -> None:
 
 @some
 def test_a_rolled_back_cache_is_as_if_nothing_had_been_read(name: str) -> None:
-    model, ids = attached(name), random_ids(2, 24)
+    check_rollback(attached(name))
+
+
+def check_rollback(model: PreTrainedModel) -> None:
+    ids = random_ids(2, 24)
     expected = logits(model, ids, use_cache=False)
     for kept in (1, 4, 8, 9, 13):
         cache = DynamicCache(config=model.config)
@@ -146,7 +157,11 @@ def test_given_ends_stay_given_after_a_rollback() -> None:
 
 @some
 def test_rows_of_a_cache_are_reordered_repeated_and_selected(name: str) -> None:
-    model, ids = attached(name), random_ids(3, 20)
+    check_rows(attached(name))
+
+
+def check_rows(model: PreTrainedModel) -> None:
+    ids = random_ids(3, 20)
     order = torch.tensor([2, 0, 2])
     expected = logits(model, ids, use_cache=False)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import arg
 
+from contentrope.anchors import dealt_out
 from contentrope.cli.options import (
     ALL,
     Device,
@@ -83,6 +84,8 @@ class Finetune:
     """local: counted inside each unit at once; gated: from global to local in the first quarter of the training."""
     competition: float = 1.0
     """Exponent by which the number of earlier units counts against them; 0 as in the paper."""
+    anchors: Annotated[tuple[int, ...], several(int, "INT")] = ()
+    """How many units back the one lies from which an open unit goes on, dealt out to the key/value heads; 0: none."""
     lora: int = 0
     """Rank of LoRA; 0 trains all weights."""
     training: TrainOptions = field(
@@ -96,7 +99,12 @@ class Finetune:
     """Where to compute."""
 
     def run(self) -> None:
-        from contentrope.experiments.retrofit.checkpoints import load_tokenizer, require_transformers
+        from contentrope.experiments.retrofit.checkpoints import (
+            config_of,
+            key_heads,
+            load_tokenizer,
+            require_transformers,
+        )
 
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
@@ -105,6 +113,7 @@ class Finetune:
         require_transformers(peft=bool(self.lora))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
+        dealt_out(self.anchors, key_heads(config_of(self.model)))
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
         if holds_this_run(self.out / "finetune.json", settings):
@@ -121,6 +130,7 @@ class Finetune:
             positions=self.positions,
             train="lora" if self.lora else "all",
             competition=self.competition,
+            anchors=self.anchors,
             rank=self.lora or 1,
         )
 

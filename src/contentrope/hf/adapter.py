@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -15,13 +15,15 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from contentrope.address import ContentAddress
+from contentrope.anchors import Anchors, dealt_out
 from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
-from contentrope.hf.frame import Frame, Text, frame_of
+from contentrope.hf.frame import Frame, frame_of
 from contentrope.hf.inputs import check_cache, checkpoints_reentrantly, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
+from contentrope.hf.reading import Text
 from contentrope.hf.rotary import Turning
 from contentrope.hf.state import columns_layer
 from contentrope.hf.units import describe
@@ -44,6 +46,7 @@ class Adapter:
         *,
         competition: float = 0.0,
         learn_competition: bool = False,
+        anchors: int | Sequence[int] = (),
     ) -> None:
         self.model = model
         self.decoder: nn.Module = model.base_model
@@ -57,6 +60,8 @@ class Adapter:
         self.layers, self.turnings, self.attention = found.layers, found.turnings, found.modules
         self.hands_on_keywords = found.hands_on_keywords
         self.own_attention = own_attention(self.attention[0], self.own)
+        self.anchors = anchors_of(anchors, self.turnings)
+        self.refuse_if_unfit(gate)
         self.handles: list[Any] = []
         # Saved with addresses and loaded without: transformers has left them out.
         self.missing = bool(model.name_or_path) and hasattr(model.config, NAME)
@@ -94,14 +99,27 @@ class Adapter:
             "reader": list(self.segmenter.reader.ids),
             "learn_competition": self.learn_competition,
             "competition": self.competition,
+            "anchors": [] if self.anchors is None else list(self.anchors.back),
             "gate": self.gate,
         }
 
     def set(self, *, gate: float | None = None, competition: float | None = None) -> None:
         """Noted in the configuration too: it is saved with a model, and tells one that was saved with addresses."""
+        self.refuse_if_unfit(self.gate if gate is None else gate)
         self.gate = self.gate if gate is None else gate
         self.competition = self.competition if competition is None else competition
         setattr(self.model.config, NAME, self.settings())
+
+    def refuse_if_unfit(self, gate: float) -> None:
+        if self.anchors is None:
+            return
+        if gate:
+            raise InputError(
+                f"positions {gate}: anchors continue the local positions of a unit, and global ones need none; leave "
+                "out anchors, or pass positions='local'"
+            )
+        if self.segmenter.reader.ids:
+            raise InputError("anchors give units an order, memory units have none; leave out reader=")
 
     def exponents(self) -> Tensor | None:
         """What the competition is learned from: one number for each layer and query head."""
@@ -176,6 +194,7 @@ class Adapter:
             plain_mask=plain,
             competition=self.competition,
             by_kernel=self._turned_by_kernel() if store is None else (),
+            anchors=self.anchors,
         )
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
@@ -260,6 +279,16 @@ class Adapter:
         wanted = getattr(config, "use_cache", False) if wanted is None else wanted
         recomputes = getattr(self.decoder, "gradient_checkpointing", False) and self.decoder.training
         return DynamicCache(config=config) if wanted and not recomputes else None
+
+
+def anchors_of(back: int | Sequence[int], turnings: list[Turning]) -> Anchors | None:
+    dealt = (back,) if isinstance(back, int) else tuple(back)
+    heads = {turning.heads for turning in turnings}
+    if any(dealt) and len(heads) > 1:
+        raise InputError(
+            f"layers of this model have {sorted(heads)} key/value heads; anchors need one number: leave them out"
+        )
+    return dealt_out(dealt, heads.pop())
 
 
 def _thread() -> int:

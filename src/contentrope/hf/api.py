@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ def attach(
     marker: str | None = None,
     competition: float = 0.0,
     learn_competition: bool = False,
+    anchors: int | Sequence[int] = (),
     reader: str | Iterable[int] = (),
     backend: str = "auto",
 ) -> PreTrainedModel:
@@ -44,6 +45,11 @@ def attach(
     ``competition``: the exponent alpha by which the number of completed units counts against them: 0 as in the paper,
     1 weighs the open unit against the average earlier one. ``learn_competition``: alpha is learned for each layer and
     head, from there on. It holds in all layers that have positions.
+
+    ``anchors``: 1 lets an open unit, which has no address of its own yet, go on from the unit before it: that one
+    stands where the model's own positions have it, and only units further back are found by content alone. 2 goes on
+    from the second before, and so on. A list is dealt out to the key/value heads, again from its beginning: [0, 1]
+    anchors every second one. With local positions.
 
     ``reader``: token ids, or a text that tokens contain. Units that begin before the first of them in a row are memory:
     they see only themselves, so their order means nothing to those that read them.
@@ -72,6 +78,7 @@ def attach(
         backend,
         competition=float(competition),
         learn_competition=learn_competition,
+        anchors=anchors,
     )
     _check_length(adapter)
     adapter.hook()

@@ -27,7 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from contentrope.attention import backend_function, backend_name
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
-from contentrope.hf.keys import readdressed, settle
+from contentrope.hf.keys import placed, readdressed, settle
 from contentrope.hf.masks import Exponent, doubled_mask, single_mask
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def _addressed(
         store = _store(frame, layer)
         in_place = single and not torch.is_grad_enabled()
         addressed = readdressed(key, store, frame.window, number, turning, in_place=in_place)
+        if frame.places and not single:
+            key = placed(key, query.shape[2], frame.places[number], frame.total, turning)
     if single:
         read = own(
             turned, addressed, value, single_mask(frame, mask, key.shape[2], competition, query.dtype), **options

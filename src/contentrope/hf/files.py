@@ -49,7 +49,7 @@ def load(model: nn.Module, folder: str | Path) -> None:
     settings, tensors = _read(folder) if (folder / WEIGHTS).exists() else _read_whole_model(folder)
     if settings.get("format", FORMAT) != FORMAT:
         raise CheckpointError(f"{folder} has format {settings['format']}, this version reads {FORMAT}")
-    settings = {"competition": 0.0, "learn_competition": False, "reader": [], **settings}
+    settings = {"competition": 0.0, "learn_competition": False, "reader": [], "anchors": [], **settings}
     restored = {name: settings.pop(name, None) for name in RESTORED}
     ours = {name: value for name, value in adapter.settings().items() if name not in RESTORED}
     found = differences({"format": FORMAT, **ours}, {"format": FORMAT, **settings})

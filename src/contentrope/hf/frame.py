@@ -6,37 +6,24 @@ checkpointing layers run again after later calls have begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from contentrope.anchors import Anchors, UnitsBefore
 from contentrope.attention import PairRule
 from contentrope.attention.pairs import no_competition
-from contentrope.hf.addresses import OpenUnit
 from contentrope.hf.keys import Window
+from contentrope.hf.reading import Embed, Reading, Text, anchored, completing, window_of
 from contentrope.hf.rotary import Turning
 from contentrope.hf.state import Columns, ColumnsLayer
-from contentrope.rotary import Rotation, rotation_of
+from contentrope.rotary import Rotation
 from contentrope.turned import Turns, turns_at_place
 from contentrope.units import Segmenter, SegmenterState, Units
-
-Embed = Callable[[Int[Tensor, "batch seq"]], Float[Tensor, "batch seq dim"]]
-"""Ids to input embeddings."""
-
-
-class Text(NamedTuple):
-    """The tokens of one call, as the decoder is given them."""
-
-    ids: Int[Tensor, "batch seq"]
-    valid: Bool[Tensor, "batch seq"] | None
-    """None: no padding."""
-    ends: Bool[Tensor, "batch seq"] | None
-    """The caller's own unit ends, instead of the rule's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +37,10 @@ class Frame:
     """The columns whose keys are turned; None: the call completes no unit, or all addresses are zero."""
     queries: tuple[Rotation, ...]
     """For each turning of the model, what queries are turned by: those that close a unit carry its address."""
+    places: tuple[Rotation, ...]
+    """Likewise, what the call's keys are turned by while their unit is open, if it begins at an anchor."""
+    recent: tuple[UnitsBefore, ...] | None
+    """Where anchors may lie after the call."""
     turns: tuple[Turns, ...]
     """Instead, where one kernel turns queries and keys."""
     plain_mask: bool
@@ -85,7 +76,7 @@ class Frame:
     def commit(self) -> None:
         """The cache remembers the call."""
         if self.store is not None and self.store.columns is not None:
-            self.store.columns.commit(self.total, self.after, self.window, padded=self.units.padded)
+            self.store.columns.commit(self.total, self.after, self.window, self.recent, padded=self.units.padded)
             self.store.half_turned = False
 
 
@@ -99,6 +90,7 @@ def frame_of(
     plain_mask: bool,
     competition: float = 0.0,
     by_kernel: tuple[Turning, ...] = (),
+    anchors: Anchors | None = None,
 ) -> Frame:
     """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them.
 
@@ -111,16 +103,21 @@ def frame_of(
         columns.note(text.ids, units, ends_given=text.ends is not None)
     # A cache that holds addresses answers for the weights: decoding need not ask them at every token.
     has_addresses = columns is not None and bool(columns.angles)
-    zero = not has_addresses and not competition and addresses.are_zero()
+    zero = not has_addresses and not competition and anchors is None and addresses.are_zero()
     is_untouched = zero and not torch.is_grad_enabled()
     # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
     exponents = competition if addresses.exponents is None else addresses.exponents.clone()
     window: Window | None = None
     queries: tuple[Rotation, ...] = ()
     turns: tuple[Turns, ...] = ()
-    if not is_untouched and _completes_any(columns, units):
-        reading = _Reading(text, units, before, after, columns)
-        window = _window(reading, addresses, embed, segmenter.max_length)
+    places: tuple[Rotation, ...] = ()
+    recent: tuple[UnitsBefore, ...] | None = None
+    completes = _completes_any(columns, units)
+    reading = Reading(text, units, before, after, columns, segmenter.max_length)
+    if anchors is not None:
+        window, queries, places, recent = anchored(reading, addresses, embed, anchors, completes=completes)
+    elif not is_untouched and completes:
+        window = window_of(completing(reading, addresses, embed))
         if by_kernel and columns is None:
             turns = tuple(
                 turns_for(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
@@ -136,6 +133,8 @@ def frame_of(
         store=store,
         window=window,
         queries=queries,
+        places=places,
+        recent=recent,
         turns=turns,
         plain_mask=plain_mask,
         zero=zero,
@@ -143,21 +142,6 @@ def frame_of(
         as_it_stands=own_does_it and window is None and rule.query_memory is None,
         only_masked=units.seq_length == 1 and window is None and not zero,
     )
-
-
-class _Reading(NamedTuple):
-    """A call between the columns before it and those after it."""
-
-    text: Text
-    units: Units
-    before: SegmenterState
-    after: SegmenterState
-    columns: Columns | None
-
-    @property
-    def slot(self) -> Int[Tensor, "batch seq"]:
-        """The token's unit, counted from the one that was open before this call."""
-        return self.units.unit - self.before.next_unit
 
 
 def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> SegmenterState:
@@ -207,53 +191,6 @@ def _has_memory(units: Units) -> bool:
     if not units.has_memory or units.seq_length > 1 or torch.compiler.is_compiling():
         return units.has_memory
     return bool(units.memory.any())
-
-
-def _window(reading: _Reading, addresses: Any, embed: Embed, longest: int) -> Window:
-    """The columns that the call may complete, and the addresses of their units."""
-    text, units, columns, slot = reading.text, reading.units, reading.columns, reading.slot
-    embedded = embed(text.ids)
-    if columns is None or not columns.count:
-        angles = tuple(_by_token(found, slot) for found in addresses(embedded, units, slot, None))
-        completed = None if columns is None else slot < _finished(reading)
-        return _made(0, units.seq_length, completed, angles)
-    begin = _begin_of_open_unit(columns, reading.before, longest)
-    belongs = (columns.fact("unit", begin) == reading.before.next_unit) & columns.fact("valid", begin).bool()
-    open_unit = OpenUnit(embed(columns.fact("ids", begin)), columns.fact("local", begin), belongs)
-    by_slot = addresses(embedded, units, slot, open_unit)
-    cached = columns.count - begin
-    angles = tuple(
-        torch.cat((found[:, :1].expand(-1, cached, -1, -1), _by_token(found, slot)), dim=1) for found in by_slot
-    )
-    finished = _finished(reading)
-    completed = torch.cat((belongs & (finished > 0), (slot < finished) & units.valid), dim=1)
-    return _made(begin, columns.count + units.seq_length, completed, angles)
-
-
-def _made(begin: int, total: int, completed: Tensor | None, angles: tuple[Tensor, ...]) -> Window:
-    rotations = tuple(rotation_of(x) for x in angles)
-    if completed is not None:
-        rotations = tuple(x.only_where(completed) for x in rotations)
-    return Window(begin, total, completed, angles, rotations)
-
-
-def _finished(reading: _Reading) -> Int[Tensor, "batch 1"]:
-    """Units that the call completes."""
-    return reading.after.next_unit - reading.before.next_unit
-
-
-def _begin_of_open_unit(columns: Columns, before: SegmenterState, longest: int) -> int:
-    """The first column of any row's open unit."""
-    if torch.compiler.is_compiling():
-        return max(columns.count - longest + 1, 0)
-    return int(torch.where(before.next_local > 0, before.start, columns.count).min())
-
-
-def _by_token(
-    by_slot: Float[Tensor, "batch slots kv_heads pairs"], slot: Int[Tensor, "batch seq"]
-) -> Float[Tensor, "batch seq kv_heads pairs"]:
-    index = slot.clamp(max=by_slot.shape[1] - 1)[..., None, None]
-    return by_slot.gather(1, index.expand(-1, -1, *by_slot.shape[2:]))
 
 
 def turns_for(angles: Float[Tensor, "batch seq kv_heads pairs"], turning: Turning, units: Units) -> Turns:

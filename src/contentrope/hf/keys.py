@@ -22,10 +22,15 @@ class Window(NamedTuple):
     total: int
     """Columns read so far, those of the call among them: the end of the window."""
     completed: Bool[Tensor, "batch window"] | None
-    """Whether the call has completed the column's unit; None: all that anybody reads. Others are not turned."""
+    """Whether the call has completed the column's unit; None: all that anybody reads."""
     angles: tuple[Float[Tensor, "batch window kv_heads pairs"], ...]
-    """For each turning of the model."""
+    """For each turning of the model, the turn from an open unit's key to a completed one's, where it is completed.
+    None at all: the call completes nothing."""
     rotations: tuple[Rotation, ...]
+    """What keys are turned by. Those of units that are not completed are not turned, but for new ones that begin at an
+    anchor."""
+    addresses: tuple[Float[Tensor, "batch window kv_heads pairs"], ...] = ()
+    """Of the columns' units, if anchors look them up."""
 
     def first_of(self, keys: Float[Tensor, "batch kv_heads keys head_dim"]) -> int:
         """The column that the first of the keys stands for."""
@@ -36,6 +41,16 @@ class Window(NamedTuple):
             return self.rotations[number]
         part = slice(begin - self.begin, end - self.begin)
         return Rotation(*(None if x is None else x[:, part] for x in self.rotations[number]))  # type: ignore[arg-type]
+
+
+def placed(
+    keys: Float[Tensor, "batch kv_heads keys head_dim"], new: int, rotation: Rotation, total: int, turning: Turning
+) -> Tensor:
+    """A copy of the keys, the ``new`` ones, of the last columns read, turned to where their open unit stands."""
+    end = min(total, keys.shape[2])
+    part = keys[:, :, end - new : end].transpose(1, 2)
+    parts = keys[:, :, : end - new], turning.turn(part, rotation).transpose(1, 2), keys[:, :, end:]
+    return torch.cat([part for part in parts if part.shape[2]], dim=2)
 
 
 def turned(

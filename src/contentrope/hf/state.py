@@ -10,6 +10,7 @@ Shapes: batch, columns (tokens read so far, padding included; room for them is d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
+from contentrope.anchors import UnitsBefore
 from contentrope.errors import CacheError
 from contentrope.hf.keys import Window, turn_back
 from contentrope.hf.rotary import Turning
@@ -64,8 +66,12 @@ class Columns:
         self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
         """For each turning of the model, by what a column's keys were turned: zero while its unit is open. Made when
         the first unit is completed."""
+        self.addresses: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
+        """Likewise the address of each column's completed unit, if anchors look them up."""
         self.segmenter: SegmenterState | None = None
         """None: to be found again from the facts, as at first and after a rollback."""
+        self.recent: tuple[UnitsBefore, ...] | None = None
+        """For each turning, the units that anchors may lie in. None: to be looked up, likewise."""
 
     @property
     def batch(self) -> int:
@@ -85,11 +91,34 @@ class Columns:
         self.unwritten.append(_Facts(ids, units.unit, units.local, units.closes, units.valid, ends_given))
         self.noted = self.count + ids.shape[1]
 
-    def commit(self, total: int, segmenter: SegmenterState, window: Window | None, *, padded: bool) -> None:
+    def commit(
+        self,
+        total: int,
+        segmenter: SegmenterState,
+        window: Window | None,
+        recent: tuple[UnitsBefore, ...] | None,
+        *,
+        padded: bool,
+    ) -> None:
         """Accept the columns of a finished call, and the addresses of the units it has completed."""
-        if window is not None:
+        if window is not None and window.angles:
             self._remember(window)
+        self.recent = None if recent is None else tuple(UnitsBefore(*(x.detach() for x in units)) for units in recent)
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
+
+    def units_before(self, unit: Int[Tensor, "batch 1"], number: int, none: UnitsBefore) -> UnitsBefore:
+        """The last units before ``unit``, for one of the turnings. ``none`` says how many, and what stands where there
+        are not as many."""
+        if not self.addresses or not self.count:
+            return none
+        found, count = none, none.length.shape[1]
+        for back in range(count, 0, -1):
+            of_unit = (self.fact("unit") == unit - back) & self.fact("valid").bool()
+            column = of_unit.long().argmax(1)
+            address = self.addresses[number][torch.arange(self.batch, device=column.device), column]
+            address = torch.where(of_unit.any(1)[:, None, None], address, 0.0)[:, None]
+            found = found.then(address, of_unit.sum(1, keepdim=True))
+        return UnitsBefore(*(x[:, -count:] for x in found))
 
     def _write(self) -> None:
         if not self.unwritten:
@@ -108,21 +137,29 @@ class Columns:
         if columns > room:
             more = max(columns, 2 * room) - room
             self.facts = F.pad(self.facts, (0, more))
-            self.angles = tuple(F.pad(x, (0, 0, 0, 0, 0, more)) for x in self.angles)
+            self._change_angles(lambda x: F.pad(x, (0, 0, 0, 0, 0, more)))
+
+    def _change_angles(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.angles = tuple(change(x) for x in self.angles)
+        self.addresses = tuple(change(x) for x in self.addresses)
 
     def _leave_inference_mode(self) -> None:
         """What was made there can be written to only there."""
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
             return
         if self.facts.is_inference():
-            self.facts, self.angles = self.facts.clone(), tuple(x.clone() for x in self.angles)
+            self.facts = self.facts.clone()
+            self._change_angles(torch.clone)
 
     def _remember(self, window: Window) -> None:
         self._write()
         room = self.facts.shape[2]
         if not self.angles:
-            self.angles = tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in window.angles)
-        for kept, new in zip(self.angles, window.angles, strict=True):
+            self.angles, self.addresses = (
+                tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in found)
+                for found in (window.angles, window.addresses)
+            )
+        for kept, new in zip((*self.angles, *self.addresses), (*window.angles, *window.addresses), strict=True):
             there, completed = kept[:, window.begin : window.total], window.completed
             new = new.detach()
             there.copy_(new if completed is None else torch.where(completed[..., None, None], new, there))
@@ -131,15 +168,17 @@ class Columns:
         self._write()
         index = index.to(self.facts.device)
         self.facts = self.facts.index_select(1, index)
-        self.angles = tuple(x.index_select(0, index) for x in self.angles)
+        self._change_angles(lambda x: x.index_select(0, index))
         self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
+        if self.recent is not None:
+            self.recent = tuple(UnitsBefore(*(x.index_select(0, index) for x in units)) for units in self.recent)
 
     def truncate(self, count: int) -> Window | None:
         """As if no more had been read; what must be turned back of the keys: a unit completed later is open again."""
         self._write()
         self._leave_inference_mode()
         window = self._reopened(count)
-        self.count, self.segmenter = count, None
+        self.count, self.segmenter, self.recent = count, None, None
         self.written = self.noted = count
         for angles in self.angles:
             angles[:, count:] = 0.0

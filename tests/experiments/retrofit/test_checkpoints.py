@@ -35,10 +35,11 @@ def test_the_original_is_an_ordinary_checkpoint(tmp_path: Path) -> None:
         torch.testing.assert_close(again, lively_reader()(LINES))
 
 
+@pytest.mark.parametrize("anchors", [(), (0, 1)], ids=str)
 @pytest.mark.parametrize("train", ["all", "lora", "addresses"])
 @torch.no_grad()
-def test_a_converted_model_comes_back(train: str, tmp_path: Path) -> None:
-    reader = addressed_reader(train=train, competition=0.5)
+def test_a_converted_model_comes_back(train: str, anchors: tuple[int, ...], tmp_path: Path) -> None:
+    reader = addressed_reader(train=train, anchors=anchors, competition=0.5)
     expected = reader(LINES)
     if train == "lora":
         reader.model.peft_config["default"].base_model_name_or_path = str(saved_original(tmp_path / "original"))

@@ -140,6 +140,12 @@ def is_checkpoint(folder: str | Path) -> bool:
     return (Path(folder) / ADAPTER).exists() or "model_type" in _config(Path(folder))
 
 
+def key_heads(config: Any) -> int:
+    """Key/value heads of a layer, by a model's configuration."""
+    text = config.get_text_config()
+    return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+
+
 def load_any(name: str, *, device: str = "cpu", dtype: torch.dtype | str = "auto") -> tuple[Any, Any]:
     """Model and tokenizer of a checkpoint: a plain one, one with addresses, or LoRA with addresses."""
     folder = Path(name)
@@ -170,6 +176,7 @@ def attach_as_saved(model: Any, tokenizer: Any, folder: Path) -> Any:
         max_length=saved["max_length"],
         competition=saved.get("competition", 0.0),
         learn_competition=saved.get("learn_competition", False),
+        anchors=saved.get("anchors", ()),
         reader=saved.get("reader", ()),
     )
     if (folder / ADAPTER).exists():

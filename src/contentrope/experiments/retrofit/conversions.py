@@ -34,6 +34,8 @@ class Addresses:
     """Exponent of the number of units, against which the open unit is weighed."""
     learn_competition: bool = False
     """For each layer and head, from there on."""
+    anchors: tuple[int, ...] = ()
+    """How many units back the one lies from which an open unit goes on, dealt out to the heads; 0: none."""
     rank: int = 16
     """Of LoRA."""
 
@@ -43,6 +45,8 @@ class Addresses:
                 raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
         if self.start == "back" and self.positions == "gated":
             raise InputError("start=back is for positions=local: a gate begins with units where the model has them")
+        if any(self.anchors) and (self.positions, self.start) != ("local", "zero"):
+            raise InputError("anchors are for positions=local and start=zero: they say themselves where units begin")
         if self.rank < 1:
             raise InputError(f"rank must be at least 1, got {self.rank}")
 
@@ -87,8 +91,9 @@ class Conversion:
 
 def parse_conversion(name: str) -> Conversion:
     """
-    >>> parse_conversion("content:train=lora").options
-    Addresses(positions='local', start='zero', train='lora', competition=1.0, learn_competition=False, rank=16)
+    >>> options = parse_conversion("content:train=lora,anchors=[0,1]").options
+    >>> options.train, options.anchors, options.rank
+    ('lora', (0, 1), 16)
     >>> parse_conversion("pi:factor=8").factor
     8
     """
@@ -99,4 +104,5 @@ def parse_conversion(name: str) -> Conversion:
     if scheme not in kinds:
         raise InputError(f"no conversion {name!r}; there are {UNTOUCHED}, {', '.join(kinds)}, each with its options")
     variant = parse_variant(name)
-    return Conversion(scheme, read_options(scheme, kinds[scheme], variant.options | variant.rotary))
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in variant.options.items()}
+    return Conversion(scheme, read_options(scheme, kinds[scheme], given | variant.rotary))

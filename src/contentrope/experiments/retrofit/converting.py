@@ -66,6 +66,7 @@ def with_addresses(
         max_length=longest_unit,
         competition=options.competition,
         learn_competition=options.learn_competition,
+        anchors=options.anchors,
     )
     segmenter, rotary = chf.adapter_of(model).segmenter, tuple(rotary_modules(model.base_model))
     if options.start == "back":

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from contentrope.anchors import dealt_out
 from contentrope.experiments import suite
 from contentrope.experiments.evaluation import perplexity, shown
 from contentrope.experiments.retrofit.config import RetrofitConfig
@@ -81,14 +82,16 @@ class Retrofit(Configured):
         return self.text.description | {"symbols": len(self.tokenizer)} | tokens
 
     def check(self) -> None:
-        from contentrope.experiments.retrofit.checkpoints import config_of, require_transformers
+        from contentrope.experiments.retrofit.checkpoints import config_of, key_heads, require_transformers
         from contentrope.experiments.retrofit.converting import check_units
 
         options = [parse_conversion(variant).addresses for variant in self.variants]
         require_transformers(peft=any(found is not None and found.train == "lora" for found in options))
         check_units(self.config.units, self.config.marker, self.tokenizer)
-        if self.config.model is not None:
-            config_of(self.config.model)
+        heads = self.config.size.heads if self.config.model is None else key_heads(config_of(self.config.model))
+        for found in options:
+            if found is not None:
+                dealt_out(found.anchors, heads)
         self.config.scored_tokens(len(self.ids.held_out))
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
