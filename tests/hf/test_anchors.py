@@ -94,6 +94,24 @@ def test_several_rollbacks_and_rows_in_turn() -> None:
         same(in_chunks(model, ids[:, begin:to], (2, 1), cache), expected[:, begin:to])
 
 
+def test_a_rollback_does_not_count_padding_among_the_tokens_of_a_unit() -> None:
+    model, ids = attached("llama", anchors=MIXED), random_ids(2, 22)
+    ids[:, 9:13] = 7  # of one unit with what comes before it and after
+    mask = (torch.arange(22) >= torch.tensor([[3], [0]])) & (torch.arange(22) != 10)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+
+    def read(begin: int, end: int, cache: DynamicCache) -> Tensor:
+        given = {"attention_mask": mask[:, :end], "position_ids": positions[:, begin:end]}
+        return logits(model, ids[:, begin:end], past_key_values=cache, **given)
+
+    expected = read(0, 22, DynamicCache(config=model.config))
+    for back in range(1, 9):
+        cache = DynamicCache(config=model.config)
+        read(0, 20, cache)
+        cache.crop(-back)
+        same(read(20 - back, 22, cache), expected[:, 20 - back :])
+
+
 @some
 def test_causal(name: str) -> None:
     check_causal(attached(name, anchors=MIXED), random_ids(2, 19))
