@@ -121,13 +121,14 @@ def anchored(reading: Reading, addresses: Any, embed: Embed, anchors: Anchors, *
     recent = _recent(reading, addresses, anchors)
     first = reading.before.next_unit
     frequencies = [rotations.inverse_frequency for rotations in addresses.rotations]
-    if not completes:
-        places = tuple(
-            rotation_of(reading.by_token(anchors.carried(units, first, frequency)))
+    columns = reading.columns
+    if columns is not None and not completes:
+        places = columns.places or tuple(
+            rotation_of(anchors.carried(units, first, frequency))
             for units, frequency in zip(recent, frequencies, strict=True)
         )
-        total = reading.before.columns + reading.units.seq_length
-        return Anchored(Window(reading.before.columns, total, None, (), places), places, places, recent)
+        window = Window(columns.count, columns.count + 1, None, (), places)
+        return Anchored(window, places, places, recent)
     found = completing(reading, addresses, embed)
     slots, slot = found.by_slot[0].shape[1], reading.slot
     length = unit_lengths(

@@ -30,7 +30,7 @@ from contentrope.anchors import UnitsBefore
 from contentrope.errors import CacheError
 from contentrope.hf.keys import Window, turn_back
 from contentrope.hf.rotary import Turning
-from contentrope.rotary import rotation_of
+from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import SegmenterState, Units
 
 FACTS = ("ids", "unit", "local", "closes", "valid", "given")
@@ -72,6 +72,8 @@ class Columns:
         """None: to be found again from the facts, as at first and after a rollback."""
         self.recent: tuple[UnitsBefore, ...] | None = None
         """For each turning, the units that anchors may lie in. None: to be looked up, likewise."""
+        self.places: tuple[Rotation, ...] | None = None
+        """For each turning, where the open unit stands by its anchor. None: to be found from those units."""
 
     @property
     def batch(self) -> int:
@@ -101,8 +103,11 @@ class Columns:
         padded: bool,
     ) -> None:
         """Accept the columns of a finished call, and the addresses of the units it has completed."""
+        self.places = None
         if window is not None and window.angles:
             self._remember(window)
+        elif window is not None:
+            self.places = window.rotations
         self.recent = None if recent is None else tuple(UnitsBefore(*(x.detach() for x in units)) for units in recent)
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
 
@@ -170,6 +175,7 @@ class Columns:
         self.facts = self.facts.index_select(1, index)
         self._change_angles(lambda x: x.index_select(0, index))
         self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
+        self.places = None
         if self.recent is not None:
             self.recent = tuple(UnitsBefore(*(x.index_select(0, index) for x in units)) for units in self.recent)
 
@@ -178,7 +184,7 @@ class Columns:
         self._write()
         self._leave_inference_mode()
         window = self._reopened(count)
-        self.count, self.segmenter, self.recent = count, None, None
+        self.count, self.segmenter, self.recent, self.places = count, None, None, None
         self.written = self.noted = count
         for angles in self.angles:
             angles[:, count:] = 0.0
