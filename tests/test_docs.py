@@ -167,6 +167,8 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     row = found("hf-decode-cuda")
     ours, theirs = (f"{row[f'{side}_tokens_per_second']:.0f}" for side in ("ours", "baseline"))
     assert f"| {ours} | {theirs} | {row['speed']:.2f} |" in text
+    small, large = (found(f"hf-decode{size}-cpu")["speed"] for size in ("", "-100m"))
+    assert f"decodes at {small:.2f} of the untouched one's speed, one of 98 million at {large:.2f}" in text
     decode = found("decode-cuda")["content, 85m, 4096"]["ratio"]
     assert f"takes {decode:.2f}x after 4,096 cached tokens" in (ROOT / "README.md").read_text()
     text = (ROOT / "docs" / "scaling.md").read_text()
