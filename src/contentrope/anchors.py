@@ -25,16 +25,19 @@ class UnitsBefore(NamedTuple):
 
     address: Float[Tensor, "batch units kv_heads pairs"]
     length: Float[Tensor, "batch units"]
+    start: Int[Tensor, "batch units"]
+    """The column of the first token."""
 
-    def then(self, address: Tensor, length: Tensor) -> UnitsBefore:
+    def then(self, address: Tensor, length: Tensor, start: Tensor) -> UnitsBefore:
         joined = torch.cat((self.address.to(address.dtype), address), dim=1)
-        return UnitsBefore(joined, torch.cat((self.length, length.to(self.length.dtype)), dim=1))
+        lengths = torch.cat((self.length, length.to(self.length.dtype)), dim=1)
+        return UnitsBefore(joined, lengths, torch.cat((self.start, start), dim=1))
 
     def after(self, finished: Int[Tensor, "batch 1"], count: int) -> UnitsBefore:
         """So many of them, beginning after each row's ``finished`` first."""
         kept = finished + torch.arange(count, device=finished.device)
         index = kept[..., None, None].expand(-1, -1, *self.address.shape[2:])
-        return UnitsBefore(self.address.gather(1, index), self.length.gather(1, kept))
+        return UnitsBefore(self.address.gather(1, index), self.length.gather(1, kept), self.start.gather(1, kept))
 
 
 class Anchors:

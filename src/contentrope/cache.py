@@ -162,10 +162,12 @@ class Cache:
         found = self.angles["address"][torch.arange(len(column), device=column.device), column]
         return torch.where(of_unit.any(1)[:, None, None], found, 0.0)
 
-    def tokens_of(self, unit: Int[Tensor, "batch 1"]) -> Int[Tensor, "batch 1"]:
-        """How many tokens each row's unit of this number has."""
+    def extent_of(self, unit: Int[Tensor, "batch 1"]) -> tuple[Int[Tensor, "batch 1"], Int[Tensor, "batch 1"]]:
+        """How many tokens each row's unit of this number has, and the column of the first."""
+        if not self.length:
+            return torch.zeros_like(unit), torch.zeros_like(unit)
         of_unit = (self.fact("unit") == unit) & self.fact("valid").bool()
-        return of_unit.sum(1, keepdim=True)
+        return of_unit.sum(1, keepdim=True), of_unit.long().argmax(1, keepdim=True)
 
     def note(self, ids: Tensor, valid: Tensor | None, units: Units | None) -> None:
         """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""

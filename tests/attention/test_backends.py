@@ -123,7 +123,7 @@ def eager_flex(q: Tensor, k: Tensor, v: Tensor, units: cr.Units, angles: Tensor,
     query = rotate(q.transpose(1, 2), rotation.only_where(units.closes), pairs).transpose(1, 2)
     addressed = rotate(k.transpose(1, 2), rotation, pairs).transpose(1, 2)
     scale = q.shape[-1] ** -0.5
-    rule = PairRule.among(units)
+    rule = PairRule.among(units, settings["spare"])
     # The uncompiled kernel knows no block mask shortcuts: materialised, it checks mask_mod and score_mod.
     return flex.attend_with(
         flex_attention, query, k, addressed, v, rule, competition=settings["competition"], scale=scale
@@ -143,6 +143,7 @@ def test_flex_rule_equals_reference(case: Case) -> None:
             inputs.angles,
             pairs=inputs.layout,
             competition=inputs.competition,
+            spare=inputs.spare,
         )
         exact = cr.addressed_attention(
             inputs.q,
@@ -152,6 +153,7 @@ def test_flex_rule_equals_reference(case: Case) -> None:
             inputs.angles,
             pairs=inputs.layout,
             competition=inputs.competition,
+            spare=inputs.spare,
             backend="reference",
         )
     torch.testing.assert_close(found, exact, rtol=0, atol=3e-6)

@@ -40,7 +40,9 @@ def pair_by_pair(inputs: Inputs, row: int, head: int, t: int) -> list[float]:
         if not same or units.closes[row, t]:
             key = turned(key, inputs.angles[row, s, kv_head].tolist(), inputs.layout)
         score = sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query))
-        scores.append(score - (0.0 if same else alpha * math.log(max(int(units.unit[row, t]), 1))))
+        own, other = int(units.unit[row, t]), int(units.unit[row, s])
+        spare = inputs.spare[kv_head] if inputs.spare and own >= inputs.spare[kv_head] else 0
+        scores.append(score - (0.0 if own - other <= spare else alpha * math.log(max(own - spare, 1))))
         values.append(inputs.v[row, kv_head, s].tolist())
     if not scores:
         return [0.0] * len(query)
@@ -60,6 +62,7 @@ def test_reference_follows_the_table_pair_by_pair(case: Case) -> None:
         inputs.angles,
         backend="reference",
         competition=inputs.competition,
+        spare=inputs.spare,
         pairs=inputs.layout,
     )
     for row in range(case.batch):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 import contentrope as cr
 import contentrope.hf as chf
+from contentrope.attention.pairs import PairRule
+from contentrope.hf import adapter
 from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, logits, padded_dtype, random_ids, tiny
 from tests.hf.test_cache import check_chunks, check_padding, check_rollback, check_rows, in_chunks, same
 from tests.hf.test_causality import check_causal
@@ -19,6 +22,12 @@ every = pytest.mark.parametrize("name", ARCHITECTURES)
 some = pytest.mark.parametrize("name", ["llama", "mistral, window", "gemma3", "smollm3"])
 MIXED = [1, 2]
 """For the two key/value heads of the models here."""
+
+
+def competing(name: str, anchors: int | list[int] = 1, **settings: Any) -> PreTrainedModel:
+    model = attached(name, anchors=anchors, **settings)
+    chf.adapter_of(model).set(competition=1.0)
+    return model
 
 
 def two_units(open_tokens: int = 6) -> Tensor:
@@ -53,31 +62,48 @@ def test_an_anchor_two_units_back_counts_the_tokens_of_both() -> None:
     same(logits(model, ids, use_cache=False)[:, 10:], expected[:, 10:])
 
 
+def test_competition_spares_the_units_a_head_goes_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a whole text as the core's own rule has it, and with padding."""
+    model, ids, found = competing("llama", MIXED), random_ids(2, 25), []
+    made = adapter.frame_of
+    monkeypatch.setattr(adapter, "frame_of", lambda *args, **kwargs: found.append(made(*args, **kwargs)) or found[-1])
+    mask = torch.arange(25) >= torch.tensor([[4], [0]])
+    for given in (None, mask):
+        logits(model, ids, attention_mask=given, use_cache=False)
+        frame = found[-1]
+        expected = PairRule.among(frame.units, tuple(MIXED)).spared
+        seen = frame.units.valid[:, None].expand(-1, 2, -1)
+        for ours, theirs in zip(frame.rule.spared[:2], expected[:2], strict=True):
+            assert torch.equal(ours[seen], theirs[seen])
+    alone = attached("llama", anchors=MIXED)
+    assert (logits(model, ids) - logits(alone, ids)).abs().max() > 1e-3, "competition takes nothing"
+
+
 @every
 def test_reading_in_chunks_equals_reading_at_once(name: str) -> None:
-    check_chunks(attached(name, anchors=1), (6, 1, 4), "dynamic")
+    check_chunks(competing(name), (6, 1, 4), "dynamic")
 
 
 @some
 @pytest.mark.parametrize(("sizes", "kind"), [((1,), "dynamic"), ((1,), "static"), ((6, 1, 4), "static")], ids=str)
 def test_heads_with_anchors_of_their_own_too(name: str, sizes: tuple[int, ...], kind: str) -> None:
-    check_chunks(attached(name, anchors=MIXED), sizes, kind)
+    check_chunks(competing(name, MIXED), sizes, kind)
 
 
 @some
 @pytest.mark.parametrize("kind", ["left", "right", "holes"])
 def test_padding_in_chunks(name: str, kind: str) -> None:
-    check_padding(attached(name, anchors=MIXED, dtype=padded_dtype(name)), kind)
+    check_padding(competing(name, MIXED, dtype=padded_dtype(name)), kind)
 
 
 @some
 def test_a_rolled_back_cache_is_as_if_nothing_had_been_read(name: str) -> None:
-    check_rollback(attached(name, anchors=MIXED))
+    check_rollback(competing(name, MIXED))
 
 
 @some
 def test_rows_of_a_cache_are_reordered_repeated_and_selected(name: str) -> None:
-    check_rows(attached(name, anchors=MIXED))
+    check_rows(competing(name, MIXED))
 
 
 def test_several_rollbacks_and_rows_in_turn() -> None:
@@ -114,7 +140,7 @@ def test_a_rollback_does_not_count_padding_among_the_tokens_of_a_unit() -> None:
 
 @some
 def test_causal(name: str) -> None:
-    check_causal(attached(name, anchors=MIXED), random_ids(2, 19))
+    check_causal(competing(name, MIXED), random_ids(2, 19))
 
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 3}], ids=["greedy", "beams"])

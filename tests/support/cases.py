@@ -28,6 +28,7 @@ class Case:
     padding: str = "none"
     memory_rate: float = 0.0
     competition: str = "none"
+    spare: tuple[int, ...] = ()
     layout: str = "half"
 
 
@@ -43,6 +44,10 @@ CASES = [
     Case("competition per head", competition="per head", heads=4, kv_heads=2),
     Case("grouped queries", heads=6, kv_heads=2),
     Case("interleaved, partial", pairs=5, layout="interleaved"),
+    Case("spared units", competition="number", spare=(1, 0)),
+    Case("spared units per head", competition="per head", spare=(3, 1), heads=4, end_rate=0.3),
+    Case("spared units and padding", competition="number", spare=(0, 2), padding="holes"),
+    Case("spared units on the left", competition="per head", spare=(1, 1), padding="left"),
     Case("left padding", padding="left", competition="number"),
     Case("right padding", padding="right"),
     Case("holes", padding="holes"),
@@ -61,6 +66,7 @@ class Inputs:
     competition: float | Tensor
     units: cr.Units
     layout: str
+    spare: tuple[int, ...] = ()
 
     def leaves(self) -> list[Tensor]:
         """Everything a gradient is asked for."""
@@ -80,6 +86,7 @@ class Inputs:
             leaf(self.competition, wide) if isinstance(self.competition, Tensor) else self.competition,
             self.units.to(torch.device(device)),
             self.layout,
+            self.spare,
         )
 
 
@@ -99,6 +106,7 @@ def make(case: Case, seed: int = 0) -> Inputs:
         competition,
         _units(case, generator),
         case.layout,
+        case.spare,
     )
 
 
@@ -131,6 +139,7 @@ def output_and_gradients(
         inputs.units,
         inputs.angles,
         competition=inputs.competition,
+        spare=inputs.spare,
         pairs=inputs.layout,
         **settings,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -42,6 +42,7 @@ def addressed_attention(
     *,
     backend: str = "auto",
     competition: float | Float[Tensor, "heads"] = 0.0,
+    spare: Sequence[int] = (),
     dropout: float = 0.0,
     pairs: PairLayout = "half",
     scale: float | None = None,
@@ -51,7 +52,8 @@ def addressed_attention(
     ``q`` and ``k`` carry their local rotation already; ``angles`` holds the address of each token's unit, which
     is applied here where the causal rule allows it. ``competition`` is the exponent alpha by which
     the number of completed units counts against them: 0 as in the paper, 1 weighs the open unit against the
-    average earlier one; one number or one per query head. Padding tokens read nothing and give zeros.
+    average earlier one; one number or one per query head. ``spare`` holds, for each key/value head, how many units
+    right before the own one it does not count against. Padding tokens read nothing and give zeros.
 
     >>> import contentrope as cr
     >>> ids = torch.tensor([[5, 6, 0, 7, 8]])
@@ -61,13 +63,14 @@ def addressed_attention(
     torch.Size([1, 2, 5, 8])
     """
     _check_shapes(q, k, v, units, angles, competition, dropout)
+    _check_spare(spare, k.shape[1], units)
     rotation = rotation_of(angles.to(at_least_float32(q.dtype)))
     by_token = q.transpose(1, 2), k.transpose(1, 2)
     addressed_query = rotate(by_token[0], rotation.only_where(units.closes), pairs).transpose(1, 2)
     addressed_key = rotate(by_token[1], rotation, pairs).transpose(1, 2)
     attend = backend_function(backend, q, dropout=dropout, cached=False)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    rule = PairRule.among(units)
+    rule = PairRule.among(units, tuple(spare))
     return attend(addressed_query, k, addressed_key, v, rule, competition=competition, dropout=dropout, scale=scale)
 
 
@@ -139,6 +142,14 @@ def _check_shapes(
     if not 0.0 <= dropout < 1.0:
         raise InputError(f"dropout must be in [0, 1), got {dropout}")
     refuse_non_finite("angles", angles)
+
+
+def _check_spare(spare: Sequence[int], kv_heads: int, units: Units) -> None:
+    whole = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in spare)
+    if spare and (len(spare) != kv_heads or not whole):
+        raise InputError(f"spare {spare} must be {kv_heads} whole numbers of at least 0, one per key/value head")
+    if any(spare) and units.has_memory:
+        raise InputError(f"spare {spare} gives units an order, memory units have none; leave it out")
 
 
 def refuse_non_finite(what: str, x: Tensor) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from contentrope.attention.pairs import PairRule, no_competition, silence_padding
+from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
 from contentrope.errors import BackendError
 
 BLOCK = 128
@@ -183,12 +183,15 @@ def _own_unit_bonus(
     if no_competition(competition):
         return None
     batch, heads = query.shape[:2]
-    bonus = rule.own_unit_bonus(competition, torch.float32).expand(batch, heads, -1).contiguous()
-    start, columns = layout.start, layout.valid.shape[1]
+    bonus = rule.own_unit_bonus(competition, torch.float32)
+    bonus, unweighed = (
+        for_heads(x, heads).expand(batch, heads, -1).contiguous() for x in (bonus, rule.unweighed_from())
+    )
+    columns = layout.valid.shape[1]
 
     def add_bonus(score: Tensor, b: Tensor, h: Tensor, q: Tensor, doubled: Tensor) -> Tensor:
         key = torch.where(doubled >= columns, doubled - columns, doubled)
-        return score + torch.where(key >= start[b, q], bonus[b, h, q], 0.0)
+        return score + torch.where(key >= unweighed[b, h, q], bonus[b, h, q], 0.0)
 
     return add_bonus
 

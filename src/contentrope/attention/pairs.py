@@ -16,17 +16,60 @@ Shapes: batch, queries (this call's tokens), keys (all columns so far; queries a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from contentrope.units import Units
 
 ALIGNMENT = 16
 """Numbers in a row of a bias, for a GPU: a multiple of this."""
+
+
+class Spared(NamedTuple):
+    """What competition leaves alone besides a query's own unit: by head, units right before it."""
+
+    start: Int[Tensor, "batch kv_heads queries"]
+    """Column of the first token that is left alone; nowhere right of the own unit's."""
+    units: Int[Tensor, "batch kv_heads queries"]
+    """How many units that is, the own one not counted."""
+    most: int
+    """Of all heads."""
+
+
+def for_heads(x: Shaped[Tensor, "batch kv_heads queries"], heads: int) -> Shaped[Tensor, "batch heads queries"]:
+    """For query heads, of which neighbours share a key/value head; what is the same for all stays so."""
+    return x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def spared_units(
+    begins: Int[Tensor, "batch units"],
+    slot: Int[Tensor, "batch queries"],
+    first: Int[Tensor, "batch 1"],
+    back: tuple[int, ...],
+) -> Spared:
+    """``back`` says, for each key/value head, how many units before the own one are spared; none where there are not
+    as many. ``begins`` are the first columns of ``max(back)`` units before slot 0, whose number is ``first``, and of
+    the slots.
+    """
+    reach = max(back)
+    own = slot.clamp(max=begins.shape[1] - reach - 1)
+    start, units = [], []
+    for count in back:
+        there = first + slot >= count
+        start.append(begins.gather(1, own + reach - torch.where(there, count, 0)))
+        units.append(torch.where(there, count, 0))
+    return Spared(torch.stack(start, dim=1), torch.stack(units, dim=1), reach)
+
+
+def unit_begins(units: Units, slot: Int[Tensor, "batch queries"], slots: int) -> Int[Tensor, "batch slots"]:
+    """The first column of each slot's unit; far to the right where there is none."""
+    nowhere = torch.full((len(slot), slots), units.offset + units.seq_length, dtype=torch.int64, device=slot.device)
+    start = torch.where(units.valid, units.start, units.offset + units.seq_length)
+    return nowhere.scatter_reduce(1, slot.clamp(max=slots - 1), start, "amin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +84,8 @@ class PairRule:
     query_valid: Bool[Tensor, "batch queries"] | None
     key_valid: Bool[Tensor, "batch keys"] | None
     query_memory: Bool[Tensor, "batch queries"] | None
+    spared: Spared | None = None
+    """None: competition takes from all earlier units."""
     offset: int = 0
     longest: int | None = None
     """No unit has more columns; None: not known."""
@@ -48,9 +93,14 @@ class PairRule:
     """Where a backend keeps what it derives from the rule once for all layers."""
 
     @classmethod
-    def among(cls, units: Units) -> PairRule:
-        """The rule of a whole sequence read at once."""
+    def among(cls, units: Units, spare: tuple[int, ...] = ()) -> PairRule:
+        """The rule of a whole sequence read at once; ``spare``: see :func:`spared_units`."""
+        spared = None
+        if any(spare):
+            begins = F.pad(unit_begins(units, units.unit, units.seq_length), (max(spare), 0))
+            spared = spared_units(begins, units.unit, torch.zeros_like(units.unit[:, :1]), spare)
         return cls(
+            spared=spared,
             query_unit=units.unit,
             key_unit=units.unit,
             start=units.start,
@@ -86,10 +136,20 @@ class PairRule:
         query's own unit differ by a constant per query, which softmax does not see. The own unit is the
         smaller set, so the fast backends add.
         """
-        log_units = self.log_completed(dtype)[:, None]
-        if isinstance(competition, Tensor):
-            return competition.to(dtype).view(-1, 1) * log_units
-        return competition * log_units
+        log_units = self.log_competing(dtype)
+        if isinstance(competition, Tensor) and competition.numel() > 1:
+            return competition.to(dtype).view(-1, 1) * for_heads(log_units, len(competition))
+        return torch.as_tensor(competition, dtype=dtype, device=log_units.device) * log_units
+
+    def log_competing(self, dtype: torch.dtype) -> Float[Tensor, "batch kv_heads queries"]:
+        """The same by head, without the units that are spared."""
+        if self.spared is None:
+            return self.log_completed(dtype)[:, None]
+        return (self.query_unit[:, None] - self.spared.units).clamp(min=1).to(dtype).log()
+
+    def unweighed_from(self) -> Int[Tensor, "batch kv_heads queries"]:
+        """The column from which on competition takes nothing."""
+        return self.start[:, None] if self.spared is None else self.spared.start
 
 
 def aligned(bias: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"]:

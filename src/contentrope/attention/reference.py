@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.pairs import PairRule
+from contentrope.attention.pairs import PairRule, for_heads
 from contentrope.rotary import at_least_float32
 
 
@@ -34,8 +34,13 @@ def attend(
         reads_local[:, None], query @ local_key.transpose(-1, -2), query @ addressed_key.transpose(-1, -2)
     )
     alpha = torch.as_tensor(competition, dtype=wide, device=query.device).view(-1, 1, 1)
-    completed = rule.query_unit.clamp(min=1).to(wide)[:, None, :, None]
-    scores = scores - torch.where(same_unit[:, None], 0.0, alpha * completed.log())
+    unweighed, competing = same_unit[:, None], rule.query_unit[:, None]
+    if rule.spared is not None:
+        begin, units = (for_heads(x, query.shape[1]) for x in rule.spared[:2])
+        unweighed = torch.arange(rule.key_count, device=query.device) >= begin[..., None]
+        competing = competing - units
+    log_units = competing.clamp(min=1).to(wide).log()[..., None]
+    scores = scores - torch.where(unweighed, 0.0, alpha * log_units)
     scores = scores.masked_fill(~visible[:, None], -torch.inf)
     # A row that sees nothing (padding) gets weights of zero instead of 0/0.
     sees_any = visible.any(-1)[:, None, :, None]

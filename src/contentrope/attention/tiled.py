@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from contentrope.attention.pairs import PairRule, no_competition, silence_padding
+from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
 from contentrope.rotary import at_least_float32
 
 TILE = {"cpu": (48, 2**26), "cuda": (512, 2**30)}
@@ -34,7 +34,8 @@ class Tile(NamedTuple):
     reads_local: Bool[Tensor, "batch 1 1 tile band"]
     future: Float[Tensor, "tile band"]
     """0 where the key is not after the query, -inf where it is."""
-    own_unit: Bool[Tensor, "batch 1 1 tile band"]
+    unweighed: Bool[Tensor, "batch kv_heads 1 tile band"]
+    """Keys from which competition takes nothing, those of the own unit among them."""
     hidden: Bool[Tensor, "batch 1 1 tile keys"] | None
     """Pairs out of sight for another reason: padding, or a memory unit looking outside itself."""
 
@@ -56,7 +57,7 @@ def attend(
     group = heads // kv_heads
     bonus = None
     if not no_competition(competition):
-        bonus = rule.own_unit_bonus(competition, wide).expand(batch, heads, queries)
+        bonus = for_heads(rule.own_unit_bonus(competition, wide), heads).expand(batch, heads, queries)
         bonus = bonus.reshape(batch, kv_heads, group, queries, 1)
     # The seed comes from torch's generator, so that torch.manual_seed governs dropout here as everywhere.
     seed = int(torch.randint(2**62, ())) if dropout else 0
@@ -74,7 +75,7 @@ def tiles_of(rule: PairRule, rows: int) -> list[Tile]:
     tile = max(16, min(most, room // max(4 * rows * rule.key_count, 1) // 16 * 16))
     tiles = rule.memo.get(("tiles", tile))
     if tiles is None:
-        leftmost = rule.start.amin(0).split(tile) if rule.start.numel() else ()
+        leftmost = rule.unweighed_from().amin((0, 1)).split(tile) if rule.start.numel() else ()
         ends = [min((i + 1) * tile, rule.query_count) for i in range(len(leftmost))]
         tiles = [
             _tile(rule, i * tile, end, int(starts.amin()))
@@ -96,7 +97,8 @@ def _tile(rule: PairRule, begin: int, end: int, band: int) -> Tile:
     future = torch.zeros(is_future.shape, device=start.device).masked_fill_(is_future, -torch.inf)
     # A closing query reads its own unit addressed; the future, masked in the local scores, stays with those.
     reads_local = own_unit & ~(closes & ~is_future)
-    return Tile(begin, end, band, keys, reads_local, future, own_unit, _hidden(rule, begin, end, columns))
+    unweighed = band_column >= rule.unweighed_from()[:, :, None, begin:end, None]
+    return Tile(begin, end, band, keys, reads_local, future, unweighed, _hidden(rule, begin, end, columns))
 
 
 def _hidden(rule: PairRule, begin: int, end: int, columns: Tensor) -> Tensor | None:
@@ -122,7 +124,7 @@ def _scores(query: Tensor, local_key: Tensor, addressed_key: Tensor, bonus: Tens
     band = scores[..., tile.band :]
     torch.where(tile.reads_local, local.add_(tile.future), band, out=band)
     if bonus is not None:
-        band.addcmul_(tile.own_unit.to(band.dtype), bonus[..., tile.begin : tile.end, :])
+        band.addcmul_(tile.unweighed.to(band.dtype), bonus[..., tile.begin : tile.end, :])
     if tile.hidden is not None:
         scores.masked_fill_(tile.hidden, -torch.inf)
     return scores
@@ -199,7 +201,7 @@ def _backward_tile(
     grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
     band = grad_scores[..., tile.band :]
     if grad_bonus is not None:
-        grad_bonus[..., span, :] = torch.where(tile.own_unit, band, 0.0).sum(-1, keepdim=True)
+        grad_bonus[..., span, :] = torch.where(tile.unweighed, band, 0.0).sum(-1, keepdim=True)
     grad_local_scores = band * tile.reads_local
     band -= grad_local_scores
     flat_local = grad_local_scores.view(rows, -1, tile.keys - tile.band)

@@ -49,7 +49,7 @@ def attach(
     ``anchors``: 1 lets an open unit, which has no address of its own yet, go on from the unit before it: that one
     stands where the model's own positions have it, and only units further back are found by content alone. 2 goes on
     from the second before, and so on. A list is dealt out to the key/value heads, again from its beginning: [0, 1]
-    anchors every second one. With local positions.
+    anchors every second one. Competition does not count against the units a head goes on from. With local positions.
 
     ``reader``: token ids, or a text that tokens contain. Units that begin before the first of them in a row are memory:
     they see only themselves, so their order means nothing to those that read them.

@@ -95,7 +95,7 @@ def attend(
     layer = adapter.layers[cast(int, module.layer_idx)]
     if layer.turning is None or frame.only_masked:
         competition = 0.0 if layer.turning is None else frame.competition_in(layer.layer_idx)
-        mask = single_mask(frame, attention_mask, key.shape[2], competition, query.dtype)
+        mask = single_mask(frame, attention_mask, key.shape[2], competition, query.dtype, query.shape[1])
         return adapter.own_attention(module, query, key, value, mask, **options)
     own = partial(adapter.own_attention, module)
     read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
@@ -150,13 +150,22 @@ def _addressed(
             key = placed(key, query.shape[2], frame.places[number], frame.total, turning)
     if single:
         read = own(
-            turned, addressed, value, single_mask(frame, mask, key.shape[2], competition, query.dtype), **options
+            turned,
+            addressed,
+            value,
+            single_mask(frame, mask, key.shape[2], competition, query.dtype, query.shape[1]),
+            **options,
         )
     elif layer.plain and frame.plain_mask and _sees_whole(layer, frame, key):
         read = _by_backend(adapter.backend, frame, turned, key, addressed, value, competition, options), None
     else:
         doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
-        read = own(turned, *doubled, doubled_mask(frame, mask, key.shape[2], competition, query.dtype), **options)
+        read = own(
+            turned,
+            *doubled,
+            doubled_mask(frame, mask, key.shape[2], competition, query.dtype, query.shape[1]),
+            **options,
+        )
     if frame.window is not None and addressed is not key:
         settle(store, addressed, frame.window)
     return read

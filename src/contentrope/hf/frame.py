@@ -6,7 +6,7 @@ checkpointing layers run again after later calls have begun.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from contentrope.anchors import Anchors, UnitsBefore
 from contentrope.attention import PairRule
-from contentrope.attention.pairs import no_competition
+from contentrope.attention.pairs import Spared, no_competition
 from contentrope.hf.keys import Window
 from contentrope.hf.reading import Embed, Reading, Text, anchored, completing, window_of
 from contentrope.hf.rotary import Turning
-from contentrope.hf.state import Columns, ColumnsLayer
+from contentrope.hf.state import Columns, ColumnsLayer, Standing
 from contentrope.rotary import Rotation
 from contentrope.turned import Turns, turns_at_place
 from contentrope.units import Segmenter, SegmenterState, Units
@@ -41,6 +41,8 @@ class Frame:
     """Likewise, what the call's keys are turned by while their unit is open, if it begins at an anchor."""
     recent: tuple[UnitsBefore, ...] | None
     """Where anchors may lie after the call."""
+    standing: Standing | None
+    """Where the open unit stands then, if it is still the same."""
     turns: tuple[Turns, ...]
     """Instead, where one kernel turns queries and keys."""
     plain_mask: bool
@@ -76,7 +78,14 @@ class Frame:
     def commit(self) -> None:
         """The cache remembers the call."""
         if self.store is not None and self.store.columns is not None:
-            self.store.columns.commit(self.total, self.after, self.window, self.recent, padded=self.units.padded)
+            self.store.columns.commit(
+                self.total,
+                self.after,
+                self.window,
+                recent=self.recent,
+                standing=self.standing,
+                padded=self.units.padded,
+            )
             self.store.half_turned = False
 
 
@@ -112,10 +121,14 @@ def frame_of(
     turns: tuple[Turns, ...] = ()
     places: tuple[Rotation, ...] = ()
     recent: tuple[UnitsBefore, ...] | None = None
+    spared: Spared | None = None
+    standing: Standing | None = None
     completes = _completes_any(columns, units)
     reading = Reading(text, units, before, after, columns, segmenter.max_length)
     if anchors is not None:
-        window, queries, places, recent = anchored(reading, addresses, embed, anchors, completes=completes)
+        window, queries, places, spared, recent, standing = anchored(
+            reading, addresses, embed, anchors, completes=completes
+        )
     elif not is_untouched and completes:
         window = window_of(completing(reading, addresses, embed))
         if by_kernel and columns is None:
@@ -124,7 +137,7 @@ def frame_of(
             )
         else:
             queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
-    rule = _rule(columns, units)
+    rule = replace(_rule(columns, units), spared=spared)
     own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
     return Frame(
         units=units,
@@ -135,6 +148,7 @@ def frame_of(
         queries=queries,
         places=places,
         recent=recent,
+        standing=standing,
         turns=turns,
         plain_mask=plain_mask,
         zero=zero,

@@ -14,39 +14,41 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.pairs import aligned, no_competition
+from contentrope.attention.pairs import aligned, for_heads, no_competition
 from contentrope.hf.frame import Frame
 
 Exponent = float | Float[Tensor, "heads"]
 
 
 def single_mask(
-    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype
+    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
 ) -> Tensor | None:
     """For queries that need every key in one version only. A fixed exponent serves all layers of a kind alike."""
     if isinstance(competition, Tensor) or no_competition(competition) or torch.compiler.is_compiling():
-        return _single_mask(frame, given, keys, competition, dtype)
-    memo, name = frame.rule.memo, ("single", keys, dtype, id(given))
+        return _single_mask(frame, given, keys, competition, dtype, heads)
+    memo, name = frame.rule.memo, ("single", keys, dtype, heads, id(given))
     if name not in memo:
-        mask = cast(Tensor, _single_mask(frame, given, keys, competition, dtype))
+        mask = cast(Tensor, _single_mask(frame, given, keys, competition, dtype, heads))
         memo[name] = given, aligned(mask)  # with the mask given, so that its id stays its own
     return cast(Tensor, memo[name][1])
 
 
 def _single_mask(
-    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype
+    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
 ) -> Tensor | None:
     given = _inside_memory(frame, given, keys)
     if no_competition(competition):
         return given
-    return _less(given, _taken(frame, keys, competition, dtype))
+    return _less(given, _taken(frame, keys, competition, dtype, heads))
 
 
-def doubled_mask(frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype) -> Tensor:
+def doubled_mask(
+    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
+) -> Tensor:
     """Over addressed keys and, behind them, local ones: each pair of query and key is seen in one version."""
     given = _inside_memory(frame, given, keys)
     given = _causal(frame, keys) if given is None else given[..., :keys]
-    mask = given if no_competition(competition) else _less(given, _taken(frame, keys, competition, dtype))
+    mask = given if no_competition(competition) else _less(given, _taken(frame, keys, competition, dtype, heads))
     reads_local = ~_earlier(frame, keys) & ~frame.rule.closes[:, None, :, None]
     hidden = lowest(mask.dtype)
     return torch.cat((mask.masked_fill(reads_local, hidden), mask.masked_fill(~reads_local, hidden)), dim=-1)
@@ -76,17 +78,21 @@ def _less(given: Tensor | None, taken: Float[Tensor, "batch heads queries keys"]
 
 
 def _taken(
-    frame: Frame, keys: int, competition: Exponent, dtype: torch.dtype
+    frame: Frame, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """``alpha * log U`` where the key is of an earlier unit than the query. A fixed alpha serves all layers alike."""
+    """``alpha * log U`` where the key is of a unit that competes. A fixed alpha serves all layers alike."""
     shared = not isinstance(competition, Tensor)
-    taken = frame.rule.memo.get(("taken", keys, dtype)) if shared else None
+    name = "taken", keys, dtype, heads
+    taken = frame.rule.memo.get(name) if shared else None
     if taken is None:
         rule = frame.rule
         wide = torch.promote_types(dtype, torch.float32)
-        taken = torch.where(_earlier(frame, keys), rule.own_unit_bonus(competition, wide)[..., None], 0.0).to(dtype)
+        unweighed, bonus = (
+            for_heads(x, heads)[..., None] for x in (rule.unweighed_from(), rule.own_unit_bonus(competition, wide))
+        )
+        taken = torch.where(_columns(frame, keys) < unweighed, bonus, 0.0).to(dtype)
         if shared:
-            rule.memo["taken", keys, dtype] = taken
+            rule.memo[name] = taken
     return taken
 
 

@@ -14,9 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.anchors import Anchors, UnitsBefore, unit_lengths
+from contentrope.attention.pairs import Spared, spared_units, unit_begins
 from contentrope.hf.addresses import OpenUnit
 from contentrope.hf.keys import Window
-from contentrope.hf.state import Columns
+from contentrope.hf.state import Columns, Standing
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import SegmenterState, Units
 
@@ -114,41 +115,52 @@ class Anchored(NamedTuple):
     window: Window
     queries: tuple[Rotation, ...]
     places: tuple[Rotation, ...]
+    spared: Spared
     recent: tuple[UnitsBefore, ...]
+    standing: Standing | None
+    """Of the open unit; None: the call may have completed some."""
 
 
 def anchored(reading: Reading, addresses: Any, embed: Embed, anchors: Anchors, *, completes: bool) -> Anchored:
     recent = _recent(reading, addresses, anchors)
-    first = reading.before.next_unit
     frequencies = [rotations.inverse_frequency for rotations in addresses.rotations]
-    columns = reading.columns
+    columns, units, before, slot = reading.columns, reading.units, reading.before, reading.slot
     if columns is not None and not completes:
-        places = columns.places or tuple(
-            rotation_of(anchors.carried(units, first, frequency))
-            for units, frequency in zip(recent, frequencies, strict=True)
-        )
-        window = Window(columns.count, columns.count + 1, None, (), places)
-        return Anchored(window, places, places, recent)
+        standing = columns.standing or _standing(reading, recent, frequencies, anchors)
+        window = Window(columns.count, columns.count + 1, None, (), standing.places)
+        return Anchored(window, standing.places, *standing, recent, standing)
     found = completing(reading, addresses, embed)
-    slots, slot = found.by_slot[0].shape[1], reading.slot
-    length = unit_lengths(
-        slot.clamp(max=slots - 1), reading.units.valid, reading.before.next_local, slots, addresses.dtype
-    )
+    slots = found.by_slot[0].shape[1]
+    length = unit_lengths(slot.clamp(max=slots - 1), units.valid, before.next_local, slots, addresses.dtype)
+    begins = unit_begins(units, slot, slots)
     carried = [
-        anchors.carried(units.then(address[:, :-1], length[:, :-1]), first, frequency)
-        for units, address, frequency in zip(recent, found.by_slot, frequencies, strict=True)
+        anchors.carried(known.then(address[:, :-1], length[:, :-1], begins[:, :-1]), before.next_unit, frequency)
+        for known, address, frequency in zip(recent, found.by_slot, frequencies, strict=True)
     ]
-    closes = reading.units.closes[..., None, None]
+    closes = units.closes[..., None, None]
     by_token = [(reading.by_token(a), reading.by_token(c)) for a, c in zip(found.by_slot, carried, strict=True)]
+    newest = [known.then(address, length, begins) for known, address in zip(recent, found.by_slot, strict=True)]
     return Anchored(
         _anchored_window(found, carried),
         tuple(rotation_of(torch.where(closes, address, place)) for address, place in by_token),
         tuple(rotation_of(place) for _, place in by_token),
-        tuple(
-            units.then(address, length).after(reading.finished, anchors.reach)
-            for units, address in zip(recent, found.by_slot, strict=True)
-        ),
+        spared_units(newest[0].start, slot, before.next_unit, anchors.back),
+        tuple(known.after(reading.finished, anchors.reach) for known in newest),
+        None,
     )
+
+
+def _standing(
+    reading: Reading, recent: tuple[UnitsBefore, ...], frequencies: list[Tensor], anchors: Anchors
+) -> Standing:
+    """Of a unit that is open before and after the call."""
+    first = reading.before.next_unit
+    places = tuple(
+        rotation_of(anchors.carried(known, first, frequency))
+        for known, frequency in zip(recent, frequencies, strict=True)
+    )
+    begins = torch.cat((recent[0].start, reading.units.start), dim=1)
+    return Standing(places, spared_units(begins, torch.zeros_like(first), first, anchors.back))
 
 
 def _anchored_window(found: Completing, carried: list[Tensor]) -> Window:
@@ -173,7 +185,7 @@ def _recent(reading: Reading, addresses: Any, anchors: Anchors) -> tuple[UnitsBe
     for number, turning in enumerate(addresses.turnings):
         length = torch.zeros(batch, anchors.reach, dtype=addresses.dtype, device=device)
         address = length[..., None, None].expand(-1, -1, turning.heads, len(turning.frequency))
-        none = UnitsBefore(address, length)
+        none = UnitsBefore(address, length, length.long())
         found.append(none if columns is None else columns.units_before(reading.before.next_unit, number, none))
     return tuple(found)
 

@@ -27,6 +27,7 @@ from transformers.cache_utils import (
 )
 
 from contentrope.anchors import UnitsBefore
+from contentrope.attention.pairs import Spared
 from contentrope.errors import CacheError
 from contentrope.hf.keys import Window, turn_back
 from contentrope.hf.rotary import Turning
@@ -51,6 +52,14 @@ class _Facts(NamedTuple):
     given: bool
 
 
+class Standing(NamedTuple):
+    """By its anchor, an open unit: the same for all its tokens."""
+
+    places: tuple[Rotation, ...]
+    """For each turning of the model, what its keys and queries are turned by."""
+    spared: Spared
+
+
 class Columns:
     """Facts of every column. Nobody counts on those of a call before it is committed: a failed one changes nothing."""
 
@@ -72,8 +81,8 @@ class Columns:
         """None: to be found again from the facts, as at first and after a rollback."""
         self.recent: tuple[UnitsBefore, ...] | None = None
         """For each turning, the units that anchors may lie in. None: to be looked up, likewise."""
-        self.places: tuple[Rotation, ...] | None = None
-        """For each turning, where the open unit stands by its anchor. None: to be found from those units."""
+        self.standing: Standing | None = None
+        """Where the open unit stands. None: to be found from those units."""
 
     @property
     def batch(self) -> int:
@@ -98,16 +107,15 @@ class Columns:
         total: int,
         segmenter: SegmenterState,
         window: Window | None,
-        recent: tuple[UnitsBefore, ...] | None,
         *,
+        recent: tuple[UnitsBefore, ...] | None,
+        standing: Standing | None,
         padded: bool,
     ) -> None:
         """Accept the columns of a finished call, and the addresses of the units it has completed."""
-        self.places = None
         if window is not None and window.angles:
             self._remember(window)
-        elif window is not None:
-            self.places = window.rotations
+        self.standing = standing
         self.recent = None if recent is None else tuple(UnitsBefore(*(x.detach() for x in units)) for units in recent)
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
 
@@ -122,7 +130,7 @@ class Columns:
             column = of_unit.long().argmax(1)
             address = self.addresses[number][torch.arange(self.batch, device=column.device), column]
             address = torch.where(of_unit.any(1)[:, None, None], address, 0.0)[:, None]
-            found = found.then(address, of_unit.sum(1, keepdim=True))
+            found = found.then(address, of_unit.sum(1, keepdim=True), column[:, None])
         return UnitsBefore(*(x[:, -count:] for x in found))
 
     def _write(self) -> None:
@@ -175,7 +183,7 @@ class Columns:
         self.facts = self.facts.index_select(1, index)
         self._change_angles(lambda x: x.index_select(0, index))
         self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
-        self.places = None
+        self.standing = None
         if self.recent is not None:
             self.recent = tuple(UnitsBefore(*(x.index_select(0, index) for x in units)) for units in self.recent)
 
@@ -184,7 +192,7 @@ class Columns:
         self._write()
         self._leave_inference_mode()
         window = self._reopened(count)
-        self.count, self.segmenter, self.recent, self.places = count, None, None, None
+        self.count, self.segmenter, self.recent, self.standing = count, None, None, None
         self.written = self.noted = count
         for angles in self.angles:
             angles[:, count:] = 0.0

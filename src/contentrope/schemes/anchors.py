@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from contentrope.anchors import Anchors, UnitsBefore, unit_lengths
+from contentrope.attention.pairs import unit_begins
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.frames import Chunk
@@ -30,9 +31,11 @@ class AnchoredHeads:
         before, units, recent = reading.before, reading.units, self._recent(chunk, reading)
         if angles is None:
             return Carried(self._of(recent, reading), recent)
-        length = unit_lengths(reading.slot, units.valid, before.next_local, angles.shape[1], recent.length.dtype)
-        newest = recent.then(angles, length)
-        by_slot = self._of(recent.then(angles[:, :-1], length[:, :-1]), reading)
+        slots = angles.shape[1]
+        length = unit_lengths(reading.slot, units.valid, before.next_local, slots, recent.length.dtype)
+        start = unit_begins(units, reading.slot, slots)
+        newest = recent.then(angles, length, start)
+        by_slot = self._of(recent.then(angles[:, :-1], length[:, :-1], start[:, :-1]), reading)
         return Carried(by_slot, newest.after(reading.after.next_unit - before.next_unit, self.anchors.reach))
 
     def _of(self, units: UnitsBefore, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
@@ -45,6 +48,8 @@ class AnchoredHeads:
         if cache is None:
             rows = chunk.embedded.new_zeros(len(chunk.ids), self.anchors.reach, dtype=chunk.wide)
             shape = (chunk.config.key_heads, chunk.config.pair_count)
-            return UnitsBefore(rows[..., None, None].expand(-1, -1, *shape), rows)
+            return UnitsBefore(rows[..., None, None].expand(-1, -1, *shape), rows, rows.long())
         address = torch.stack([cache.address_of(open_unit - d) for d in units], dim=1).to(chunk.wide)
-        return UnitsBefore(address, torch.cat([cache.tokens_of(open_unit - d) for d in units], dim=1).to(chunk.wide))
+        found = [cache.extent_of(open_unit - d) for d in units]
+        length, start = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        return UnitsBefore(address, length.to(chunk.wide), start)

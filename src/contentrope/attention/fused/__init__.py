@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from contentrope.attention.pairs import PairRule, no_competition, silence_padding
+from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
 from contentrope.errors import BackendError
 from contentrope.launching import is_interpreted
 
@@ -35,24 +35,30 @@ def attend(
 
     bonus = None
     if not no_competition(competition):
-        bonus = rule.own_unit_bonus(competition, torch.float32).expand(query.shape[:3]).contiguous()
+        bonus = for_heads(rule.own_unit_bonus(competition, torch.float32), query.shape[1])
+        bonus = bonus.expand(query.shape[:3]).contiguous()
     pairs = rule.memo.get("fused")
     if pairs is None:
         pairs = rule.memo["fused"] = _pairs(rule)
     sees_all_far_keys = rule.query_valid is None and rule.query_memory is None
     longest = rule.longest if sees_all_far_keys else None
+    if longest is not None and rule.spared is not None:
+        longest *= 1 + rule.spared.most
     out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale, longest)
     return silence_padding(out, rule)
 
 
 def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
     """Starts, their least value from each query on, closing queries, tokens that are not padding, memory queries."""
-    start = rule.start.int().contiguous()
-    left = start
+    start = left = rule.start.int().contiguous()
+    spared = None
+    if rule.spared is not None:
+        spared = rule.spared.start.int().contiguous()
+        left = spared.amin(1)
     if rule.query_valid is not None:  # padding begins where it stands, which may be right of an open unit's start
-        left = start.flip(1).cummin(1).values.flip(1).contiguous()
+        left = left.flip(1).cummin(1).values.flip(1).contiguous()
     flags = rule.closes, rule.key_valid, rule.query_memory
-    return start, left, *(None if flag is None else flag.to(torch.int8).contiguous() for flag in flags)
+    return start, left, spared, *(None if flag is None else flag.to(torch.int8).contiguous() for flag in flags)
 
 
 def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float, scale: float) -> None:

@@ -34,15 +34,15 @@ def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor,
 @triton.jit
 def query_kernel(
     query, local_key, addressed_key, value, grad,
-    start, left, closes, valid, memory, bonus, log_sum, delta, out, far_grad,
+    start, left, spared, closes, valid, memory, bonus, log_sum, delta, out, far_grad,
     query_grad, bonus_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, out_b, out_h, out_t, far_b, far_h, far_t,
     query_grad_b, query_grad_h, query_grad_t,
     length, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
-    PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
+    HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
+    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Queries of one tile; their D is left in ``delta`` for the kernel of the keys."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -58,9 +58,10 @@ def query_kernel(
     value += batch * value_b + head // GROUP * value_h
     by_token = batch * length
     by_head = (batch * HEADS + head) * length
+    by_spared = (batch * (HEADS // GROUP) + head // GROUP) * length
     unit_start, local_from, memory_query, own_bonus = unit_rows(
-        start + by_token, closes + by_token, memory + by_token, bonus + by_head, column, length, scale,
-        HAS_MEMORY, HAS_BONUS, M,
+        start + by_token, spared + by_spared, closes + by_token, memory + by_token, bonus + by_head, column,
+        length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M,
     )  # fmt: skip
     sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
     out_tile = rows_of(out + batch * out_b + head * out_h, column, DIM, out_t, length, WIDTH)
@@ -153,15 +154,15 @@ def to_keys_of(
 @triton.jit
 def key_kernel(
     query, local_key, addressed_key, value, grad,
-    start, left, closes, valid, memory, bonus, log_sum, delta, far_key_grad, far_value_grad,
+    start, left, spared, closes, valid, memory, bonus, log_sum, delta, far_key_grad, far_value_grad,
     local_grad, addressed_grad, value_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, far_key_b, far_key_h, far_key_t,
     far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t,
     length, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
-    PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
+    HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
+    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of one tile; all query heads that share them, one after the other. Scores have keys as rows."""
     kv_heads: tl.constexpr = HEADS // GROUP
@@ -175,6 +176,7 @@ def key_kernel(
     )
     values = rows_of(value + batch * value_b + kv_head * value_h, key_column, DIM, value_t, length, WIDTH)
     by_token = batch * length
+    by_spared = (batch * kv_heads + kv_head) * length
     factor = scale * LOG2_E
     last = tl.cdiv(length, M)
     if HAS_FAR:
@@ -200,8 +202,8 @@ def key_kernel(
                 queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
             )
             unit_start, local_from, memory_query, own_bonus = unit_rows(
-                start + by_token, closes + by_token, memory + by_token, bonus + by_head, column, length, scale,
-                HAS_MEMORY, HAS_BONUS, M,
+                start + by_token, spared + by_spared, closes + by_token, memory + by_token, bonus + by_head, column,
+                length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M,
             )  # fmt: skip
             scores, _, reads_local = band_scores(
                 tl.dot(local, tl.trans(query_tile), input_precision=PRECISION),

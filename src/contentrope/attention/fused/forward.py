@@ -35,14 +35,14 @@ def absorb(scores, value, accumulated, total, largest, factor, PRECISION: tl.con
 @triton.jit
 def forward_kernel(
     query, local_key, addressed_key, value,
-    start, left, closes, valid, memory, bonus, far_out, far_log_sum,
+    start, left, spared, closes, valid, memory, bonus, far_out, far_log_sum,
     out, log_sum,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, far_b, far_h, far_t, out_b, out_h, out_t,
     length, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, HAS_FAR: tl.constexpr,
-    PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
+    HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
+    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest first, so that the last to run are short
     batch = (tl.program_id(1) // HEADS).to(tl.int64)
@@ -56,9 +56,10 @@ def forward_kernel(
     value += batch * value_b + head // GROUP * value_h
     by_token = batch * length
     by_head = (batch * HEADS + head) * length
+    by_spared = (batch * (HEADS // GROUP) + head // GROUP) * length
     unit_start, local_from, memory_query, own_bonus = unit_rows(
-        start + by_token, closes + by_token, memory + by_token, bonus + by_head, column, length, scale,
-        HAS_MEMORY, HAS_BONUS, M,
+        start + by_token, spared + by_spared, closes + by_token, memory + by_token, bonus + by_head, column,
+        length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M,
     )  # fmt: skip
     factor = scale * LOG2_E
 

@@ -23,12 +23,17 @@ class Pairs(NamedTuple):
 
     start: Tensor
     left: Tensor
+    spared: Tensor | None
     closes: Tensor
     valid: Tensor | None
     memory: Tensor | None
 
     def flags(self) -> dict[str, bool]:
-        return {"HAS_VALID": self.valid is not None, "HAS_MEMORY": self.memory is not None}
+        return {
+            "HAS_SPARED": self.spared is not None,
+            "HAS_VALID": self.valid is not None,
+            "HAS_MEMORY": self.memory is not None,
+        }
 
     def pointers(self) -> tuple[Tensor, ...]:
         """Where there is nothing to point to, anything will do: it is never read."""

@@ -21,6 +21,7 @@ def _forward(
     value: Tensor,
     start: Tensor,
     left: Tensor,
+    spared: Tensor | None,
     closes: Tensor,
     valid: Tensor | None,
     memory: Tensor | None,
@@ -28,7 +29,7 @@ def _forward(
     scale: float,
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor]:
-    pairs = Pairs(start, left, closes, valid, memory)
+    pairs = Pairs(start, left, spared, closes, valid, memory)
     query, local_key, addressed_key, value = map(dimensions_together, (query, local_key, addressed_key, value))
     # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
     reach = reach_of(query, longest_unit)
@@ -51,6 +52,7 @@ def _backward(
     log_sum: Tensor,
     start: Tensor,
     left: Tensor,
+    spared: Tensor | None,
     closes: Tensor,
     valid: Tensor | None,
     memory: Tensor | None,
@@ -58,7 +60,7 @@ def _backward(
     scale: float,
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    pairs = Pairs(start, left, closes, valid, memory)
+    pairs = Pairs(start, left, spared, closes, valid, memory)
     grad, query, local_key, addressed_key, value = map(
         dimensions_together, (grad, query, local_key, addressed_key, value)
     )
@@ -94,7 +96,7 @@ def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, _: None
     given = grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus
     grads = backward(*given, ctx.scale, ctx.longest_unit)
     to_bonus = grads[4] if bonus is not None else None
-    return *grads[:4], None, None, None, None, None, to_bonus, None, None
+    return *grads[:4], None, None, None, None, None, None, to_bonus, None, None
 
 
 attention = Differentiable(

@@ -105,10 +105,11 @@ def band_scores(
 
 @triton.jit
 def unit_rows(
-    start, closes, memory, bonus, column, length, scale,
-    HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, M: tl.constexpr,
+    start, spared, closes, memory, bonus, column, length, scale,
+    HAS_SPARED: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """By query: where its unit begins, from where on it reads local keys, whether it is memory, its own unit's bonus.
+    """By query: where its unit begins, or what is spared with it, from where on it reads local keys, whether it is
+    memory, its own unit's bonus.
 
     A query that closes its unit reads nothing local. The bonus is given in the scale of plain products.
     """
@@ -116,6 +117,8 @@ def unit_rows(
     unit_start = tl.load(start + column, mask=inside, other=length)
     closing = tl.load(closes + column, mask=inside, other=0) != 0
     local_from = tl.where(closing, length, unit_start)
+    if HAS_SPARED:
+        unit_start = tl.load(spared + column, mask=inside, other=length)
     memory_query = tl.zeros([M], tl.int8)
     if HAS_MEMORY:
         memory_query = tl.load(memory + column, mask=inside, other=1)

@@ -9,7 +9,7 @@ import triton
 
 from contentrope.launching import is_interpreted
 
-CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
+CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_SPARED", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
 """What the best tiles depend on, besides the dtype."""
 
 
