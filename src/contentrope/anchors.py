@@ -2,8 +2,8 @@
 
 A head anchored d units back reads the unit d before the open one as if the open one continued it: at that unit's
 address, with positions counted from its start. It is ordinary RoPE between those two units, over d + 1 units at most.
-Every other unit it sees turned by how its address differs from the anchor's. Nothing grows with the context, and the
-attention code does not know of it.
+Every other unit it sees turned by how its address differs from the anchor's. Nothing grows with the context. Attention
+is told only, if at all, that competition spares the units in between.
 
 Shapes: slots are the units that a call touches, the first of them open before it; kv_heads and pairs as in attention.
 """

@@ -137,9 +137,11 @@ class PairRule:
         smaller set, so the fast backends add.
         """
         log_units = self.log_competing(dtype)
-        if isinstance(competition, Tensor) and competition.numel() > 1:
-            return competition.to(dtype).view(-1, 1) * for_heads(log_units, len(competition))
-        return torch.as_tensor(competition, dtype=dtype, device=log_units.device) * log_units
+        if not isinstance(competition, Tensor):
+            return competition * log_units
+        if competition.ndim:
+            log_units = for_heads(log_units, len(competition))
+        return competition.to(dtype).view(-1, 1) * log_units
 
     def log_competing(self, dtype: torch.dtype) -> Float[Tensor, "batch kv_heads queries"]:
         """The same by head, without the units that are spared."""

@@ -137,7 +137,7 @@ def frame_of(
             )
         else:
             queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
-    rule = replace(_rule(columns, units), spared=spared)
+    rule = _rule(columns, units, spared)
     own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
     return Frame(
         units=units,
@@ -182,9 +182,9 @@ def _completes_any(columns: Columns | None, units: Units) -> bool:
     return units.completes_any()
 
 
-def _rule(columns: Columns | None, units: Units) -> PairRule:
+def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairRule:
     if columns is None:
-        return PairRule.among(units)
+        return replace(PairRule.among(units), spared=spared)
     # A single token is read by the model's own attention, which knows all about its keys.
     many, total = units.seq_length > 1, columns.count + units.seq_length
     padded = many and (columns.padded or units.padded)
@@ -196,6 +196,7 @@ def _rule(columns: Columns | None, units: Units) -> PairRule:
         query_valid=units.valid if padded else None,
         key_valid=columns.fact("valid", 0, total).bool() if padded else None,
         query_memory=units.memory if _has_memory(units) else None,
+        spared=spared,
         offset=columns.count,
     )
 

@@ -49,7 +49,8 @@ def attend(
 
 
 def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
-    """Starts, their least value from each query on, closing queries, tokens that are not padding, memory queries."""
+    """Starts, the least column of the band from each query on, what is spared by head, closing queries, tokens that are
+    not padding, memory queries."""
     start = left = rule.start.int().contiguous()
     spared = None
     if rule.spared is not None:
