@@ -68,13 +68,15 @@ def _one_line(parts: list[str]) -> str:
 
 
 def training(results: Results, examples: str, unit: str) -> str:
-    """Preset, steps, batch, rate, precision and seeds of a training on ``examples``; a step takes some ``unit``."""
+    """Preset, steps, optimizer, precision and seeds of a training on ``examples``; a step takes some ``unit``."""
     batch = setting(results, "batch_size", "batch")
     steps, rate = setting(results, "steps"), setting(results, "learning_rate")
     details = [
         steps and f"{shown(steps)} steps",
         batch and f"{shown(batch)} {unit} a step",
         rate and f"learning rate {shown(rate)}",
+        _named(results, "schedule", "schedule"),
+        _named(results, "weight decay", "weight_decay"),
         _named(results, "precision", "precision", "dtype"),
         _seeds(seeds_of(results)),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -87,6 +89,19 @@ class PerHead(nn.Module):
 
     def of(self, layer: int) -> float | Float[Tensor, "*models heads"]:
         return self.fixed if self.learned is None else self.learned[..., layer, :]
+
+
+@contextmanager
+def competing_with(scheme: nn.Module, exponent: float) -> Iterator[None]:
+    """The exponent of a scheme with addresses, fixed or learned, is another one for a while."""
+    (part,) = (part for name, part in scheme.named_modules() if name.rpartition(".")[2] == "competition")
+    assert isinstance(part, PerHead)
+    own = part.fixed, part.learned
+    part.fixed, part.learned = float(exponent), None
+    try:
+        yield
+    finally:
+        part.fixed, part.learned = own
 
 
 def learned_by_head(scheme: nn.Module) -> dict[str, list[list[float]]]:

@@ -16,6 +16,7 @@ from contentrope.experiments.facts.config import without_memory
 from contentrope.experiments.facts.inside import two_directions
 from contentrope.experiments.facts.rows import CONDITIONS, KINDS, Row, rows
 from contentrope.experiments.facts.scoring import score
+from contentrope.experiments.first_weights import FirstWeights
 from contentrope.experiments.suite import folder_of
 from contentrope.model import Transformer
 from contentrope.results import read_json
@@ -107,6 +108,47 @@ def test_what_heads_learned_is_recorded() -> None:
     assert found["learned_by_head"] == {"sharpness": [[0.75]] * TINY.model.layers}, "the exponent is fixed"
     experiment, model = lively("rope")
     assert "learned_by_head" not in experiment._evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
+
+
+@pytest.mark.parametrize("variant", ["content", "content:competition=1,learn_competition=true", "local"])
+def test_rows_under_another_exponent_are_those_of_a_model_that_has_it(variant: str) -> None:
+    experiment, model = lively(variant, replace(TINY, exponents=(0.0, 2.5), scaling=(), order=0))
+    sampler = experiment.sampler()
+
+    def perplexities(of: Transformer) -> list[float]:
+        return [score(of, experiment.examples(sampler, row)).summary()["perplexity"] for row in rows()]
+
+    before = perplexities(model)
+    found = experiment._evaluate(variant, 1, model, sampler, lambda event: None)["exponents"]
+    assert list(found) == ["0", "2.5"]
+    with_it = Transformer(TINY.model_of(f"{variant.partition(':')[0]}:competition=2.5", sampler))
+    with_it.load_state_dict({name: x for name, x in model.state_dict().items() if "competition" not in name})
+    under = {exponent: [row["perplexity"] for row in by_row.values()] for exponent, by_row in found.items()}
+    assert under["2.5"] == pytest.approx(perplexities(with_it), rel=1e-4)
+    assert under["0"] != pytest.approx(under["2.5"], rel=1e-4), "among several facts it matters"
+    assert perplexities(model) == before, "its own exponent is back"
+
+
+def test_one_fact_at_a_time_knows_nothing_of_the_exponent() -> None:
+    """So one training serves all exponents; a second unit before the sentence would change that."""
+    for layout, alike in (("end", True), ("bar", True), ("apart", False)):
+        config = replace(TINY, layout=layout, exponents=(3.0,), scaling=(), order=0)  # type: ignore[arg-type]
+        experiment, model = lively("content", config)
+        found = experiment._evaluate("content", 1, model, experiment.sampler(), lambda event: None)
+        single = [title for title in found["rows"] if title.startswith("single fact")]
+        assert len(single) == 4
+        assert all((found["rows"][title] == found["exponents"]["3"][title]) == alike for title in single), layout
+
+
+def test_schemes_without_an_exponent_are_scored_once() -> None:
+    experiment, model = lively("rope", replace(TINY, exponents=(1.0,)))
+    assert "exponents" not in experiment._evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
+
+
+@pytest.mark.parametrize("wrong", [(float("nan"),), (float("inf"),), (1.0, 1.0)])
+def test_exponents_that_are_no_numbers_or_the_same_are_refused(wrong: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="exponents must"):
+        replace(TINY, exponents=wrong)
 
 
 def test_memory_units_are_read_in_any_order_and_others_are_not() -> None:
@@ -211,12 +253,19 @@ def test_principal_directions_keep_distances_in_the_plane() -> None:
     assert two_directions(torch.zeros(4, 3))[1] == [0, 0]
 
 
-def test_first_weights_may_be_those_of_pytorch(tmp_path: Path) -> None:
-    config = replace(TINY, variants=("content",), initialisation="torch", scaling=(), order=0)
+@pytest.mark.parametrize(("kind", "smallest", "largest"), [("torch", 0.0, 1e-6), ("torch-all", 0.1, 0.36)])
+def test_first_weights_may_be_those_of_pytorch(
+    tmp_path: Path, kind: FirstWeights, smallest: float, largest: float
+) -> None:
+    """A linear layer of 8 inputs begins between plus and minus 8 ** -0.5."""
+    config = replace(TINY, variants=("content",), initialisation=kind, scaling=(), order=0)
     config = replace(config, training=replace(config.training, steps=1, learning_rate=1e-9))
     run(config, tmp_path, Recorder())
     model = load(folder_of(tmp_path, "content", 0) / "model")
     assert 0.7 < model.embedding.weight.std().item() < 1.3
-    assert model.scheme.address.project.weight.abs().max().item() < 1e-6
-    with pytest.raises(InputError, match="initialisation must be one of small, torch; got 'large'"):
+    assert smallest <= model.scheme.address.project.weight.abs().max().item() < largest
+
+
+def test_unknown_first_weights_are_refused() -> None:
+    with pytest.raises(InputError, match="initialisation must be one of small, torch, torch-all; got 'large'"):
         replace(TINY, initialisation="large")  # type: ignore[arg-type]

@@ -69,7 +69,14 @@ def made_results(hits: dict[str, Sequence[float | None]] | None = None, seeds: i
             "distractors": 4,
             "scaling": [],
             "model": {"dim": 60, "layers": 3, "heads": 1},
-            "training": {"steps": 100_000, "batch_size": 32, "learning_rate": 5e-4, "precision": "tf32"},
+            "training": {
+                "steps": 100_000,
+                "batch_size": 32,
+                "learning_rate": 5e-4,
+                "schedule": "constant",
+                "weight_decay": 0.01,
+                "precision": "tf32",
+            },
         },
         "corpus": {
             "name": "facts",
@@ -97,6 +104,8 @@ def with_details(results: dict[str, Any]) -> dict[str, Any]:
             start = run["rows"]["same relation, chain2, test"]["hit5"]
             run["scaling"] = made_scaling({4: start, 16: start**1.3, 64: start**2, 256: start**4})
             run["order"] = made_order(0.0 if "memory" in name else 0.3 + 0.01 * int(seed))
+            if not name.startswith(("rope", "alibi", "bipe")):
+                run["exponents"] = {"0.5": run["rows"], "2": run["rows"]}
             pace = 300 * (1 + len(name)) / 10
             run["losses"] = [[step, 0.6 + 2.6 * math.exp(-step / (10 * pace))] for step in range(1000, 100_001, 1000)]
     first = next(iter(results["variants"].values()))["runs"]["0"]

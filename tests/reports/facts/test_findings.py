@@ -59,6 +59,17 @@ def test_a_content_variant_reaches_the_paper_in_all_rows_or_not() -> None:
         assert f"{name} is at or above the paper's content in 11 of 12 rows, below it in {place}." in text
 
 
+def test_other_exponents_are_compared_with_the_paper_too() -> None:
+    results = made_results({"content": HALF, "random": HALF}, 1)
+    for name in results["variants"]:
+        own = results["variants"][name]["runs"]["0"]
+        own["exponents"] = {"0.5": made_results({"content": PAPER}, 1)["variants"]["content"]["runs"]["0"]["rows"]}
+    text = "\n".join(findings(results))
+    assert "content is at or above the paper's content in 2 of 12 rows" in text
+    assert "content under exponent 0.5 is at or above the paper's content in all 12 rows." in text
+    assert "random under" not in text
+
+
 def test_the_paper_is_reached_where_the_print_is_the_same() -> None:
     assert "all 12 rows" in said({"content": one_changed(PAPER, ROWS[9], 0.5226)})
 

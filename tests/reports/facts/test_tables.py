@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from contentrope.reports.facts.exponents import exponent_table, exponent_tables
 from contentrope.reports.facts.paper import TABLE, paper_scores, repeated
 from contentrope.reports.facts.rows import HIT, PERPLEXITY
 from contentrope.reports.facts.rows import ROWS as ROWS_READ
@@ -69,6 +70,28 @@ def test_rows_that_nobody_has_are_left_out_and_others_stay_empty() -> None:
     table = row_table(results)
     assert [line[0].text for line in table.rows] == ROWS[1:]
     assert column(table, "b") == ["", *["0.500"] * 10]
+
+
+def test_exponents_stand_in_order_beside_the_one_trained_with() -> None:
+    results = made_results({"content:competition=1": FLAT, "content": FLAT, "rope": FLAT})
+    for name, seeds in (("content:competition=1", 3), ("content", 2)):
+        for seed in range(seeds):
+            run = results["variants"][name]["runs"][str(seed)]
+            rows = {row: {**found, "hit5": 0.6 + 0.1 * seed} for row, found in run["rows"].items()}
+            run["exponents"] = {"2": rows, "0": rows, "1": rows}
+    assert exponent_table(results, "rope") is None
+    first, second = exponent_tables(results)
+    assert first.head == ["content:competition=1, exponent", "0", "1", "2"]
+    assert column(first, "2") == ["0.700 ± 0.100"] * 12
+    assert column(first, "1") == [independent(results, "content:competition=1", row) for row in ROWS], "as trained"
+    assert bold(first, ROWS[0]) == ["0", "2"]
+    assert second.head == ["content, exponent", "0", "1", "2", "paper"]
+    assert column(second, "2") == ["0.650 ± 0.071"] * 12, "of the seeds that have it"
+    assert column(second, "paper") == [f"{TABLE['hit5']['content'][row]:.3f}" for row in ROWS]
+    results["variants"]["content:learn_competition=true"] = results["variants"]["content:competition=1"]
+    learned = exponent_table(results, "content:learn_competition=true")
+    assert learned is not None
+    assert learned.head[1:] == ["learned", "0", "1", "2"]
 
 
 def test_null_is_infinite_and_never_the_lowest() -> None:

@@ -48,7 +48,8 @@ def test_what_was_run_is_said(folder: Path) -> None:
     for words in (
         "# Retrieval from facts",
         "Preset paper. Trained on examples of one fact: 100,000 steps, 32 examples a step, learning rate 0.0005, ",
-        "precision tf32, seeds 0, 1, 2. Model: width 60, layers 3, heads 1, 121,561 parameters.",
+        "learning rate 0.0005, schedule constant, weight decay 0.01, precision tf32, seeds 0, 1, 2. Model",
+        "Model: width 60, layers 3, heads 1, 121,561 parameters.",
         "Asked: 1,000 examples a row, 4 distractors beside the fact asked for, or none, and 4, 16, 64, 256 of them",
         "Facts: 134,935 facts, 3,000 names, 100 unseen names, 6,116,520 sentences, layout end, seed 0.",
         "Made with: NVIDIA H200, contentrope 0.1.0",
@@ -61,8 +62,8 @@ def test_what_was_run_is_said(folder: Path) -> None:
         assert words in text
     headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
     assert headings == [
-        "Hit@5 by row", "Perplexity by row", "What the numbers say", "More distractors", "The order of the facts",
-        "A look inside", "Training", "Repeat it",
+        "Hit@5 by row", "Perplexity by row", "What the numbers say", "Other exponents", "More distractors",
+        "The order of the facts", "A look inside", "Training", "Repeat it",
     ]  # fmt: skip
     assert "Unfinished" not in text
 

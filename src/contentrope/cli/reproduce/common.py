@@ -17,17 +17,20 @@ from contentrope.experiments import suite
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.first_weights import FirstWeights
 from contentrope.training import TrainConfig
-from contentrope.training.config import Precision
+from contentrope.training.config import Precision, Schedule
 
 OF_THE_PRESET = arg(help_behavior_hint="(default: the preset's)")
 Integer = Annotated[int | None, one(int, "INT"), OF_THE_PRESET]
 Integers = Annotated[tuple[int, ...] | None, several(int, "INT"), OF_THE_PRESET]
 Variants = Annotated[tuple[str, ...] | None, several(str, "VARIANT"), OF_THE_PRESET]
+Number = Annotated[float | None, one(float, "FLOAT"), OF_THE_PRESET]
+Numbers = Annotated[tuple[float, ...] | None, several(float, "FLOAT"), OF_THE_PRESET]
 Choice = Annotated[Precision | None, one(str, "", get_args(Precision)), OF_THE_PRESET]
+Course = Annotated[Schedule | None, one(str, "", get_args(Schedule)), OF_THE_PRESET]
 Initialisation = Annotated[FirstWeights | None, one(str, "", get_args(FirstWeights)), OF_THE_PRESET]
 Folder = Annotated[Path | None, one(Path, "DIR"), arg(help_behavior_hint="(default: runs/EXPERIMENT-PRESET)")]
 
-TRAINING = ("steps", "batch_size", "precision")
+TRAINING = ("steps", "batch_size", "schedule", "weight_decay", "precision")
 """Options that are settings of the training."""
 
 
@@ -107,6 +110,10 @@ class TrainingReproduction(Reproduction):
     """Updates per run; the warm-up keeps its share of them."""
     batch_size: Integer = None
     """Examples per update."""
+    schedule: Course = None
+    """What follows the warm-up: half a cosine down to zero, or the peak to the end."""
+    weight_decay: Number = None
+    """Decoupled weight decay."""
     precision: Choice = None
     """How a GPU multiplies matrices."""
 

@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args
 
 from contentrope.cli.options import one
-from contentrope.cli.reproduce.common import OF_THE_PRESET, Initialisation, Integer, Integers, TrainingReproduction
+from contentrope.cli.reproduce.common import (
+    OF_THE_PRESET,
+    Initialisation,
+    Integer,
+    Integers,
+    Number,
+    Numbers,
+    TrainingReproduction,
+)
 from contentrope.experiments.facts import PRESETS, FactsConfig
 from contentrope.experiments.facts import Facts as Experiment
 from contentrope.facts import Layout
 
 Closing = Annotated[Layout | None, one(str, "", get_args(Layout)), OF_THE_PRESET]
-Share = Annotated[float | None, one(float, "FLOAT"), OF_THE_PRESET]
 
 
 @dataclass(frozen=True)
@@ -32,23 +39,35 @@ class Facts(TrainingReproduction):
 
     facts: Integers = None
     """Fewest and most facts of a training example."""
-    ramp: Share = None
+    ramp: Number = None
     """Share of training over which the most facts of an example grow from the fewest on."""
-    answers_after: Share = None
+    answers_after: Number = None
     """Share of training after which only the names asked for are predicted; before it, every token."""
     layout: Closing = None
     """How facts are closed; `contentrope facts` shows examples."""
     initialisation: Initialisation = None
-    """First weights: normal and small, or as PyTorch's layers begin."""
+    """First weights: normal and small, or as PyTorch's layers begin, addresses at zero or like the others."""
     examples: Integer = None
     """Examples a score is measured on."""
+    exponents: Numbers = None
+    """Also score models with addresses under other exponents of competition, without training them again."""
     scaling: Integers = None
     """Also measure with so many distractors of the same relation, on unseen names."""
     order: Integer = None
     """Also put the facts of so many examples in other orders; 0 leaves it out."""
 
     PRESETS: ClassVar = PRESETS
-    OWN: ClassVar = ("facts", "ramp", "answers_after", "layout", "initialisation", "examples", "scaling", "order")
+    OWN: ClassVar = (
+        "facts",
+        "ramp",
+        "answers_after",
+        "layout",
+        "initialisation",
+        "examples",
+        "exponents",
+        "scaling",
+        "order",
+    )
 
     def experiment(self, config: FactsConfig) -> Experiment:
         return Experiment(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from contentrope import schemes
@@ -38,6 +39,9 @@ class FactsConfig:
     """Examples a score is measured on."""
     distractors: int = 4
     """Other facts beside the one that is asked for."""
+    exponents: tuple[float, ...] = ()
+    """Other exponents of competition to score models with addresses under. A model that saw one fact at a time was
+    trained under all of them alike: the logarithm of one unit is zero."""
     scaling: tuple[int, ...] = ()
     """Numbers of distractors of the same relation to measure beyond the rows of the table, on unseen names."""
     order: int = 0
@@ -45,16 +49,17 @@ class FactsConfig:
     world: int = 0
     """Seed of the names and facts."""
     initialisation: FirstWeights = "small"
-    """First weights. small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one."""
+    """First weights. small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one;
+    torch-all: the addresses too, which else begin at zero."""
     model: ModelSize = field(default_factory=lambda: ModelSize(dim=60, layers=3, heads=1))
     training: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        for name in ("variants", "scaling", "facts"):
+        for name in ("variants", "exponents", "scaling", "facts"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("variants", "scaling"):
+        for name in ("variants", "exponents", "scaling"):
             values = getattr(self, name)
-            if len(set(values)) < len(values) or not (values or name == "scaling"):
+            if len(set(values)) < len(values) or not (values or name != "variants"):
                 raise InputError(f"{name} must name one or more different values, got {values}")
         least = {"seeds": 1, "examples": 1, "distractors": 0, "order": 0, "world": 0}
         for name, smallest in least.items():
@@ -67,6 +72,9 @@ class FactsConfig:
         for name in ("ramp", "answers_after"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise InputError(f"{name} must be a share of training from 0 to 1, got {getattr(self, name)}")
+        for exponent in self.exponents:
+            if not math.isfinite(exponent):
+                raise InputError(f"exponents must be finite numbers, got {exponent}")
         if min((1, *self.scaling)) < 1:
             raise InputError(f"scaling must be numbers of at least 1, got {self.scaling}")
         for variant in self.variants:

@@ -31,7 +31,7 @@ from contentrope.experiments.suite import (
 )
 from contentrope.facts import MIXTURE, Drawn, Sampler, World
 from contentrope.model import Transformer
-from contentrope.schemes.addressed import learned_by_head
+from contentrope.schemes.addressed import competing_with, learned_by_head
 from contentrope.training import read_metrics
 from contentrope.training.batches import mixed_seed
 
@@ -131,6 +131,10 @@ class Facts(Configured):
         for row in rows():
             summary = found["rows"][row.title] = score(model, self.examples(sampler, row)).summary()
             tell(Evaluated(variant, seed, f"hit@5 {summary['hit5']:.3f} {row.title}"))
+        if config.exponents and model.config.scheme in schemes.KNOW_MEMORY:
+            found["exponents"] = {
+                f"{exponent:g}": self._rows_with(exponent, model, sampler) for exponent in config.exponents
+            }
         if config.scaling:
             found["scaling"] = self._scaling(variant, seed, model, tell)
         if config.order:
@@ -142,6 +146,10 @@ class Facts(Configured):
         model.backend = backend
         found["evaluation_seconds"] = time.perf_counter() - began
         return found
+
+    def _rows_with(self, exponent: float, model: Transformer, sampler: Sampler) -> dict[str, Any]:
+        with competing_with(model.scheme, exponent):
+            return {row.title: score(model, self.examples(sampler, row)).summary() for row in rows()}
 
     def _scaling(self, variant: str, seed: int, model: Transformer, tell: Tell) -> dict[str, Any]:
         """Unseen names, more and more facts of the same relation."""

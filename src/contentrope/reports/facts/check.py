@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from contentrope.errors import InputError
@@ -34,15 +35,31 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def check_run(where: str, run: Mapping[str, Any]) -> None:
-    require_object(f"rows in {where}", run.get("rows"))
-    for row, score in run["rows"].items():
-        if row not in ROWS:
-            raise InputError(f"rows in {where} has {row!r}, which is none of the twelve rows")
-        _check_score(f"{row} in {where}", score)
+    _check_rows(f"rows in {where}", run.get("rows"), where)
     check_costs(where, run)
     for name, check in _OPTIONAL.items():
         if run.get(name) is not None:
             check(f"{name} in {where}", run[name])
+
+
+def _check_rows(what: str, rows: Any, where: str) -> None:
+    require_object(what, rows)
+    for row, score in rows.items():
+        if row not in ROWS:
+            raise InputError(f"{what} has {row!r}, which is none of the twelve rows")
+        _check_score(f"{row} in {where}", score)
+
+
+def _check_exponents(where: str, exponents: Any) -> None:
+    require_object(where, exponents)
+    for exponent, rows in exponents.items():
+        try:
+            finite = isfinite(float(exponent))
+        except ValueError:
+            finite = False
+        if not finite:
+            raise InputError(f"{where} has {exponent!r}, which is not a finite number")
+        _check_rows(f"{exponent} of {where}", rows, f"{exponent} of {where}")
 
 
 def _check_score(where: str, score: Any) -> None:
@@ -129,6 +146,7 @@ def _is_pair(value: Any) -> bool:
 
 
 _OPTIONAL = {
+    "exponents": _check_exponents,
     "scaling": _check_scaling,
     "order": _check_order,
     "losses": _check_losses,

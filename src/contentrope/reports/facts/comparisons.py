@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from contentrope.reports.facts.described import facts_per_example
+from contentrope.reports.facts.exponents import by_exponent
 from contentrope.reports.facts.paper import CONTENT, TABLE, asks_the_same, trained_alike
 from contentrope.reports.facts.rows import CONDITIONS, HIT, KINDS, row_of, rows_in_words, scores
 from contentrope.reports.measured import Measured
@@ -23,16 +24,24 @@ def against_the_paper(results: Results) -> list[str]:
     if not asks_the_same(results):
         return []
     theirs, said = TABLE[HIT.key][CONTENT], []
-    for name in variants_of(results):
-        ours = scores(results, name)
-        if scheme_and_options(name)[0] != CONTENT or not ours:
-            continue
+    for name, ours in _content(results).items():
         below = [row for row, value in ours.items() if round(value.mean, 3) < theirs[row]]
         reached = f"{len(ours) - len(below)} of {len(ours)}" if below else f"all {len(ours)}"
         gaps = "; ".join(f"{row} ({HIT.printed(ours[row].mean)} against {theirs[row]:.3f})" for row in below)
         rest = f", below it in {gaps}" if below else ""
         said.append(f"{name} is at or above the paper's content in {reached} rows{_training(results)}{rest}.")
     return said
+
+
+def _content(results: Results) -> dict[str, Mapping[str, Measured]]:
+    """Hit@5 by row of all that have content addresses, also under exponents they were not trained with."""
+    found: dict[str, Mapping[str, Measured]] = {}
+    for name in variants_of(results):
+        if scheme_and_options(name)[0] == CONTENT and (ours := scores(results, name)):
+            found[name] = ours
+            others = by_exponent(results, name)
+            found |= {f"{name} under exponent {exponent:g}": rows for exponent, rows in others.items()}
+    return found
 
 
 def _training(results: Results) -> str:

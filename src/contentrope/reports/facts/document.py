@@ -10,11 +10,12 @@ from contentrope.reports.costs import cost_table
 from contentrope.reports.described import repeat, unfinished
 from contentrope.reports.facts.addresses import maps
 from contentrope.reports.facts.described import TITLE, facts_per_example, what_was_run
+from contentrope.reports.facts.exponents import exponent_tables
 from contentrope.reports.facts.figures import HITS, SCALING
 from contentrope.reports.facts.findings import findings
 from contentrope.reports.facts.inside import examples, units_in_words
 from contentrope.reports.facts.losses import LOSSES
-from contentrope.reports.facts.paper import paper_scores
+from contentrope.reports.facts.paper import paper_scores, trained_alike
 from contentrope.reports.facts.rows import HIT, PERPLEXITY, Metric, rows_measured, scores
 from contentrope.reports.facts.scaling import scaling_table
 from contentrope.reports.facts.tables import order_table, row_table
@@ -40,7 +41,8 @@ def document(results: Results, pictures: Collection[str], no_pictures: str | Non
     blocks += [Paragraph(missing)] if missing else []
     blocks += [Paragraph(what_was_run(results)), Paragraph(TASK)]
     if variants_of(results):
-        blocks += [*_rows(results, pictures, no_pictures), *_scaling(results, pictures), *_order(results)]
+        blocks += [*_rows(results, pictures, no_pictures), *_exponents(results)]
+        blocks += [*_scaling(results, pictures), *_order(results)]
         blocks += [*_inside(results, pictures), *_training(results, pictures)]
     return [*blocks, *repeat(results)]
 
@@ -75,6 +77,16 @@ def _legend(results: Results, metric: Metric) -> str:
     if any(paper_scores(results, name) for name in names):
         notes.append("In italics: the paper's table of complete results, right of what repeats it.")
     return " ".join(notes)
+
+
+def _exponents(results: Results) -> list[Block]:
+    tables = exponent_tables(results)
+    if not tables:
+        return []
+    words = "The same trained models, hit@5 under other exponents of competition than they were trained with."
+    if trained_alike(results):
+        words += " One fact at a time teaches nothing about the exponent: the logarithm of one completed unit is zero."
+    return [Heading("Other exponents"), Paragraph(words), *tables]
 
 
 def _scaling(results: Results, pictures: Collection[str]) -> list[Block]:

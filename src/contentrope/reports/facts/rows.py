@@ -41,7 +41,11 @@ PERPLEXITY = Metric("perplexity", "Perplexity", most=False, decimals=None)
 
 def scores(results: Results, variant: str, metric: Metric = HIT) -> dict[str, Measured]:
     """By row, over the seeds that have it; rows that no run has are missing."""
-    runs = [run["rows"] for run in runs_of(results, variant)]
+    return by_row([run["rows"] for run in runs_of(results, variant)], metric)
+
+
+def by_row(runs: Sequence[Results], metric: Metric) -> dict[str, Measured]:
+    """One metric over several runs, each given as its rows."""
     found = {row: [finite_or_inf(rows[row][metric.key]) for rows in runs if row in rows] for row in ROWS}
     return {row: mean_and_spread(values) for row, values in found.items() if values}
 
