@@ -1,4 +1,4 @@
-"""Writes the tables and the picture of README.md from the result files.
+"""Writes the tables and pictures of README.md and docs/ from the result files.
 
 python -m benchmarks.readme [--check]
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from contentrope.experiments.facts.presets import SHARP
 from contentrope.reports import draw_picture, read_results
+from contentrope.reports.facts import paper
 from contentrope.reports.facts.scaling import scaling_table
 from contentrope.reports.facts.tables import order_table, row_table
 from contentrope.reports.growth.tables import length_table
@@ -21,6 +22,7 @@ from contentrope.reports.retrofit.tables import perplexity_table
 from contentrope.reports.tables import markdown_table as table
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CPU_ROWS = {
     "train_256": "training step, batch 16, 256 tokens",
     "train_1024": "training step, batch 16, 1,024 tokens",
@@ -85,8 +87,49 @@ def facts_beyond_section(results: dict[str, Any]) -> str:
     return text.replace(f":{SHARP},memory=true", ", facts as memory units").replace(f":{SHARP}", "")
 
 
+CHOICES = ("single fact", "same entities", "same relation")
+EXPONENTS = ("0", "0.5", "1")
+
+
+def choices_table(files: dict[str, dict[str, Any]]) -> str:
+    """Content addresses by what the paper leaves open: hit@5 on unseen names, pairs and triples."""
+    head = ["first weights", "facts end", "schedule", "decay", "steps", "seeds", CHOICES[0]]
+    head += [f"{condition}, exponent {exponent}" for condition in CHOICES[1:] for exponent in EXPONENTS]
+    rows = [_choice(results) for results in sorted(files.values(), key=_order_of_choice)]
+    theirs = paper.TABLE["hit5"][paper.CONTENT]
+    printed = [_pair(lambda row: theirs[row], condition) for condition in CHOICES]
+    blank = [""] * (len(EXPONENTS) - 1)
+    return table(
+        head, [*rows, ["*paper*", *[""] * 3, "100,000", "", printed[0], printed[1], *blank, printed[2], *blank]]
+    )
+
+
+def _order_of_choice(results: dict[str, Any]) -> tuple[Any, ...]:
+    config = results["config"]
+    kinds = ("small", "torch", "torch-all"), ("end", "apart", "bar")
+    places = [kind.index(config[name]) for kind, name in zip(kinds, ("initialisation", "layout"), strict=True)]
+    return config["training"]["steps"], places[0], config["training"]["schedule"] == "constant", places[1]
+
+
+def _choice(results: dict[str, Any]) -> list[str]:
+    config, runs = results["config"], list(results["variants"]["content"]["runs"].values())
+    training = config["training"]
+    settings = [config["initialisation"], config["layout"], training["schedule"], f"{training['weight_decay']:g}"]
+
+    def under(exponent: str) -> Callable[[str], float]:
+        found = [run["rows"] if exponent == "0" else run["exponents"][exponent] for run in runs]
+        return lambda row: fmean(rows[row]["hit5"] for rows in found)
+
+    among = [_pair(under(exponent), condition) for condition in CHOICES[1:] for exponent in EXPONENTS]
+    return [*settings, f"{training['steps']:,}", str(len(runs)), _pair(under("0"), CHOICES[0]), *among]
+
+
+def _pair(hit: Callable[[str], float], condition: str) -> str:
+    return ", ".join(f"{hit(f'{condition}, {kind}, test'):.3f}".removeprefix("0") for kind in ("chain2", "chain3"))
+
+
 Section = tuple[str, Callable[[dict[str, Any]], str]]
-SECTIONS: dict[str, Section] = {
+SECTIONS: dict[str, Section] = {  # a file, or a folder of files by name
     "cpu": ("benchmark-cpu.json", cpu_table),
     "gpu": ("benchmark-fused-gpu.json", gpu_table),
     "flex": ("benchmark-flex-gpu.json", gpu_table),
@@ -96,31 +139,47 @@ SECTIONS: dict[str, Section] = {
     "facts": ("facts-quick.json", lambda results: row_table(results).markdown()),
     "facts-paper": ("facts-paper.json", facts_paper_section),
     "facts-beyond": ("facts-beyond.json", facts_beyond_section),
+    "facts-choices": ("facts-choices", choices_table),
     "retrofit": ("retrofit-quick.json", lambda results: perplexity_table(results).markdown()),
+    "retrofit-paper": ("retrofit-paper.json", lambda results: perplexity_table(results).markdown()),
     "training": ("benchmark-training-gpu.json", training_table),
 }
-PICTURES = ("shakespeare-paper", "shakespeare-beyond", "facts-paper", "facts-beyond", "retrofit-quick")
+PICTURES = (
+    "shakespeare-paper",
+    "shakespeare-beyond",
+    "facts-paper",
+    "facts-beyond",
+    "retrofit-quick",
+    "retrofit-paper",
+)
 """Result files whose main picture stands beside them."""
 
 
 def with_tables(text: str) -> str:
-    """The README with every marked section replaced by what the result files say now."""
+    """The document with every marked section replaced by what the result files say now."""
     for name, (file, make) in SECTIONS.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, rest = text.split(begin)
-        _, after = rest.split(end)
-        data = json.loads((ROOT / "results" / file).read_text())
-        text = f"{before}{begin}\n{make(data)}\n{end}{after}"
+        if begin in text:
+            before, rest = text.split(begin)
+            _, after = rest.split(end)
+            text = f"{before}{begin}\n{make(_read(ROOT / 'results' / file))}\n{end}{after}"
     return text
 
 
+def _read(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        return {file.stem: _read(file) for file in sorted(path.glob("*.json"))}
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
 def main() -> None:
-    readme = ROOT / "README.md"
-    current = readme.read_text()
-    fresh = with_tables(current)
+    stale = [path for path in DOCUMENTS if with_tables(path.read_text()) != path.read_text()]
     if "--check" in sys.argv:
-        sys.exit(None if fresh == current else "README.md does not show the newest results; run this without --check")
-    readme.write_text(fresh)
+        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+        sys.exit(f"not the newest results in {names}; run this without --check" if stale else None)
+    for path in stale:
+        path.write_text(with_tables(path.read_text()))
     for name in PICTURES:
         draw_picture(read_results(ROOT / "results" / f"{name}.json"), ROOT / "results" / f"{name}.svg")
 

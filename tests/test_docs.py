@@ -8,15 +8,23 @@ from typing import Any
 
 import pytest
 
-from benchmarks.readme import ROOT, with_tables
+from benchmarks.readme import DOCUMENTS, ROOT, SECTIONS, with_tables
 from contentrope.experiments.facts.presets import SHARP
+from contentrope.reports.facts.paper import TABLE
+from contentrope.reports.facts.rows import KINDS, ROWS
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-
-def test_readme_shows_what_the_result_files_say() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_show_what_the_result_files_say(document: Path) -> None:
+    text = document.read_text()
     assert with_tables(text) == text, "run python -m benchmarks.readme"
+
+
+def test_every_section_stands_in_one_document() -> None:
+    texts = [document.read_text() for document in DOCUMENTS]
+    assert {name: sum(text.count(f"<!-- {name} -->") for text in texts) for name in SECTIONS} == dict.fromkeys(
+        SECTIONS, 1
+    )
 
 
 def test_readme_shows_the_long_evaluation() -> None:
@@ -125,6 +133,33 @@ def test_the_words_about_facts_have_the_newest_numbers() -> None:
     }
     for words, variant in beyond.items():
         assert words.format(*hits("facts-beyond.json", variant, *unseen["same relation"])) in text
+
+
+def test_the_words_about_open_choices_have_the_newest_numbers() -> None:
+    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
+
+    def runs(file: str) -> list[dict[str, Any]]:
+        results = json.loads((ROOT / "results" / "facts-choices" / f"{file}.json").read_text())
+        return list(results["variants"]["content"]["runs"].values())
+
+    def printed(rows: dict[str, Any], *names: str) -> list[str]:
+        return [f"{rows[name]['hit5']:.3f}".removeprefix("0") for name in names]
+
+    (as_pytorch,) = runs("torch-all-constant")
+    seen = [f"{c}, {kind}, train" for c in ("single fact", "same entities", "same relation") for kind in KINDS]
+    words = "{} and {} with a single fact, {} and {} with the same entities, {} and {} with the same relation"
+    assert words.format(*printed(as_pytorch["rows"], *seen)) in text
+    single = ["single fact, chain2, test", "single fact, chain3, test"]
+    by_seed = [" and ".join(printed(run["rows"], *single)) for run in runs("torch-all-constant-100000")]
+    assert "unseen names ({}), the others remember the names of training ({}, {})".format(*by_seed) in text
+    (nearest,) = runs("torch-constant")
+    theirs, ours = TABLE["hit5"]["content"], nearest["exponents"]["0.5"]
+    below = [row for row in ROWS if round(ours[row]["hit5"], 3) < theirs[row]]
+    assert f"at or above the paper in {12 - len(below)} rows (one seed)" in text
+    missing = [theirs[row] - ours[row]["hit5"] for row in below if theirs[row] == 1]
+    assert "missing {:.3f} and {:.3f} where".format(*missing).replace("0.", ".") in text
+    assert "{} against".format(*printed(ours, "same relation, chain3, train")) in text
+    assert below[len(missing) :] == ["same relation, chain3, train"]
 
 
 def test_the_words_about_many_facts_have_the_newest_numbers() -> None:
