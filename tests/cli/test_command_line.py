@@ -81,10 +81,13 @@ def test_a_wrong_command_line_says_what_is_allowed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "shakespeare", "--steps", "many"], "--steps"),
+        (["reproduce", "shakespeare", "--steps", "many"], "--steps: 'many' is not a whole number"),
         (["reproduce", "shakespeare", "--precision", "int4"], "'float32', 'tf32', 'bf16'"),
-        (["reproduce", "shakespeare", "--lengths", "16", "long"], "--lengths"),
-        (["train", "--text", "stdlib", "--out", "x", "--learning-rate", "high"], "--learning-rate"),
+        (["reproduce", "shakespeare", "--lengths", "16", "long"], "--lengths: 'long' is not a whole number"),
+        (
+            ["train", "--text", "stdlib", "--out", "x", "--learning-rate", "high"],
+            "--learning-rate: 'high' is not a number",
+        ),
         (["evaluate", "x", "--text", "stdlib", "--part", "first"], "'held-out', 'whole'"),
     ],
 )

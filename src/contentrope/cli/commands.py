@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -102,4 +103,14 @@ def plain_words(boxed: str) -> str:
             parts[-1].append(inner)
     wrong, *more = parts
     suggestions = [line for part in more if not part[0].startswith(("Argument helptext", "For full")) for line in part]
-    return "\n".join([f"error: {' '.join(' '.join(wrong).split())}", *suggestions]) + "\n"
+    return "\n".join([f"error: {_in_words(' '.join(' '.join(wrong).split()))}", *suggestions]) + "\n"
+
+
+def _in_words(complaint: str) -> str:
+    """What Python says of a word that is no number, as one would say it.
+
+    >>> _in_words("Error parsing --steps: invalid literal for int() with base 10: 'many'")
+    "Error parsing --steps: 'many' is not a whole number"
+    """
+    complaint = re.sub(r"invalid literal for int\(\) with base 10: (.*)$", r"\1 is not a whole number", complaint)
+    return re.sub(r"could not convert string to float: (.*)$", r"\1 is not a number", complaint)

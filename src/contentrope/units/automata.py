@@ -45,7 +45,9 @@ def automaton_of(kind: str, marker: str | None) -> Automaton:
         marker = DEFAULT_DOCUMENT_MARKER
     if kind in ("record", "document"):
         if not marker:
-            raise InputError(f"marker is {marker!r}: kind {kind!r} needs the text that ends a {kind}")
+            raise InputError(
+                f"marker is {marker!r}: kind {kind!r} needs the text that ends a {kind}, as marker='<end>'"
+            )
         return Automaton(0, _marker_step(marker))
     if marker is not None:
         raise InputError(f"marker is {marker!r}: kind {kind!r} takes none, leave it out")
