@@ -93,14 +93,21 @@ def plain_words(boxed: str) -> str:
     error: No --x
     Perhaps you meant:
         --y
+
+    A terminal that knows no such characters gets another frame, whose title has a line of its own:
+
+    >>> print(plain_words(" Oh \\n ---- \\n  No --x \\n  ------\\n  For full helptext, see --help "), end="")
+    error: No --x
     """
     parts: list[list[str]] = [[]]
     for line in boxed.splitlines():
-        inner = line.strip().removeprefix("│ ").removesuffix("│").rstrip()
-        if inner and not inner.strip("─"):
+        inner = line.removeprefix("│ " if line.startswith("│") else "  ").rstrip().removesuffix("│").rstrip()
+        if inner and not inner.strip("─- "):
             parts.append([])
         elif not line.startswith(("╭", "╰")):
             parts[-1].append(inner)
+    if len(parts) > 1 and not boxed.startswith("╭"):
+        del parts[0]
     wrong, *more = parts
     suggestions = [line for part in more if not part[0].startswith(("Argument helptext", "For full")) for line in part]
     return "\n".join([f"error: {_in_words(' '.join(' '.join(wrong).split()))}", *suggestions]) + "\n"
