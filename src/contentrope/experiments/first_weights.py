@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal, get_args
 
 from torch import nn
@@ -11,23 +10,33 @@ from torch import nn
 from contentrope.errors import InputError
 from contentrope.model import Transformer
 
-FirstWeights = Literal["small", "torch", "torch-all"]
-"""small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one, and addresses at zero;
-torch-all: the addresses too begin as a layer of PyTorch."""
+FirstWeights = Literal["small", "linear", "torch", "torch-all"]
+"""small: normal, 0.02; linear: linear layers as PyTorch's begin, embeddings small; torch: embeddings too, of size one;
+torch-all: addresses too, which else begin at zero."""
+OF_PYTORCH: dict[FirstWeights, tuple[str, ...]] = {
+    "small": (),
+    "linear": ("linear",),
+    "torch": ("linear", "embedding"),
+    "torch-all": ("linear", "embedding", "address"),
+}
+"""What begins as a layer of PyTorch does."""
 
 
 def initialiser(kind: FirstWeights) -> Callable[[Transformer], None]:
     """Gives a fresh model its first weights."""
-    if kind == "small":
-        return lambda model: None
-    return partial(as_torch_does, addresses=kind == "torch-all")
+
+    def begin(model: Transformer) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding) and _part(name, module) in OF_PYTORCH[kind]:
+                module.reset_parameters()
+
+    return begin
 
 
-def as_torch_does(model: Transformer, *, addresses: bool = False) -> None:
-    """The weights PyTorch's layers begin with; without ``addresses`` those begin at zero, as everywhere else."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding) and (addresses or not name.startswith("scheme.")):
-            module.reset_parameters()
+def _part(name: str, module: nn.Module) -> str:
+    if name.startswith("scheme."):
+        return "address"
+    return "embedding" if isinstance(module, nn.Embedding) else "linear"
 
 
 def check_first_weights(kind: str) -> None:

@@ -253,19 +253,26 @@ def test_principal_directions_keep_distances_in_the_plane() -> None:
     assert two_directions(torch.zeros(4, 3))[1] == [0, 0]
 
 
-@pytest.mark.parametrize(("kind", "smallest", "largest"), [("torch", 0.0, 1e-6), ("torch-all", 0.1, 0.36)])
-def test_first_weights_may_be_those_of_pytorch(
-    tmp_path: Path, kind: FirstWeights, smallest: float, largest: float
-) -> None:
-    """A linear layer of 8 inputs begins between plus and minus 8 ** -0.5."""
+FIRST_WEIGHTS = {
+    "small": (0.02, 0.02, 0.0),
+    "linear": (0.02, 8**-0.5 / 3**0.5, 0.0),
+    "torch": (1.0, 8**-0.5 / 3**0.5, 0.0),
+    "torch-all": (1.0, 8**-0.5 / 3**0.5, 8**-0.5 / 3**0.5),
+}
+"""Standard deviations: PyTorch's linear layers of 8 inputs begin uniformly between plus and minus 8 ** -0.5."""
+
+
+@pytest.mark.parametrize("kind", FIRST_WEIGHTS)
+def test_first_weights_are_those_asked_for(tmp_path: Path, kind: FirstWeights) -> None:
     config = replace(TINY, variants=("content",), initialisation=kind, scaling=(), order=0)
     config = replace(config, training=replace(config.training, steps=1, learning_rate=1e-9))
     run(config, tmp_path, Recorder())
     model = load(folder_of(tmp_path, "content", 0) / "model")
-    assert 0.7 < model.embedding.weight.std().item() < 1.3
-    assert smallest <= model.scheme.address.project.weight.abs().max().item() < largest
+    weights = model.embedding.weight, model.blocks[0].query_key_value.weight, model.scheme.address.project.weight
+    found = [weight.std().item() for weight in weights]
+    assert found == pytest.approx(FIRST_WEIGHTS[kind], rel=0.3, abs=1e-6)
 
 
 def test_unknown_first_weights_are_refused() -> None:
-    with pytest.raises(InputError, match="initialisation must be one of small, torch, torch-all; got 'large'"):
+    with pytest.raises(InputError, match="initialisation must be one of small, linear, torch, torch-all; got 'large'"):
         replace(TINY, initialisation="large")  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class Facts(TrainingReproduction):
     layout: Closing = None
     """How facts are closed; `contentrope facts` shows examples."""
     initialisation: Initialisation = None
-    """First weights: normal and small, or as PyTorch's layers begin, addresses at zero or like the others."""
+    """First weights: normal and small, or as PyTorch's layers begin: the linear ones, embeddings too, addresses too."""
     examples: Integer = None
     """Examples a score is measured on."""
     exponents: Numbers = None

@@ -36,7 +36,7 @@ class Shakespeare(TrainingReproduction):
     """Also measure the use of distant text, in windows of so many characters; 0 leaves it out."""
 
     initialisation: Initialisation = None
-    """First weights: normal and small, or as PyTorch's layers begin."""
+    """First weights: normal and small, or as PyTorch's layers begin: the linear ones, embeddings too, addresses too."""
 
     PRESETS: ClassVar = PRESETS
     OWN: ClassVar = ("corpus", "characters", "lengths", "distant", "initialisation")

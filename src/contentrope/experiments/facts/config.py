@@ -49,8 +49,8 @@ class FactsConfig:
     world: int = 0
     """Seed of the names and facts."""
     initialisation: FirstWeights = "small"
-    """First weights. small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one;
-    torch-all: the addresses too, which else begin at zero."""
+    """First weights. small: normal, 0.02; linear: linear layers as PyTorch's begin, embeddings small; torch: embeddings
+    too, of size one; torch-all: addresses too, which else begin at zero."""
     model: ModelSize = field(default_factory=lambda: ModelSize(dim=60, layers=3, heads=1))
     training: TrainConfig = field(default_factory=TrainConfig)
 

@@ -39,7 +39,8 @@ class GrowthConfig:
     search: bool = False
     """Evaluate on the last tenth of the training part: for choosing settings, so that validation text stays unseen."""
     initialisation: FirstWeights = "small"
-    """First weights. small: normal, 0.02; torch: what PyTorch's layers begin with, so embeddings of size one."""
+    """First weights. small: normal, 0.02; linear: linear layers as PyTorch's begin, embeddings small; torch: embeddings
+    too, of size one; torch-all: addresses too, which else begin at zero."""
     model: ModelSize = field(default_factory=ModelSize)
     training: TrainConfig = field(default_factory=TrainConfig)
 
