@@ -7,13 +7,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def found_by_variant(what: str) -> dict[str, list[dict[str, Any]]]:
-    results = json.loads((ROOT / "results" / "facts-beyond.json").read_text())
+def found_by_variant(what: str, file: str = "facts-beyond") -> dict[str, list[dict[str, Any]]]:
+    results = json.loads((ROOT / "results" / f"{file}.json").read_text())
     return {name: [run[what] for run in found["runs"].values()] for name, found in results["variants"].items()}
 
 
 def order_by_variant() -> dict[str, list[dict[str, Any]]]:
     return found_by_variant("order")
+
+
+def test_content_copies_with_every_seed_of_the_quick_run_and_rope_with_one() -> None:
+    rows = found_by_variant("rows", "facts-quick")
+    single = {name: [run["single fact, chain2, test"]["hit5"] for run in runs] for name, runs in rows.items()}
+    assert len(single["content:competition=1"]) == len(single["rope"]) == 3
+    assert min(single["content:competition=1"]) > 0.95
+    assert [hit > 0.95 for hit in single["rope"]].count(True) == 1
 
 
 def test_content_chooses_among_more_facts_than_it_was_trained_on() -> None:

@@ -8,6 +8,7 @@ from contentrope.training import TrainConfig
 QUICK = FactsConfig(
     variants=("content:competition=1", "rope"),
     examples=200,
+    initialisation="linear",
     training=TrainConfig(steps=1250, batch_size=32, learning_rate=4e-3, warmup=100),
 )
 """A few minutes on two CPU cores."""
