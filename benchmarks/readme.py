@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from contentrope.experiments.facts.presets import SHARP
+from contentrope.experiments.first_weights import FirstWeights
+from contentrope.facts import Layout
 from contentrope.reports import draw_picture, read_results
 from contentrope.reports.facts import paper
 from contentrope.reports.facts.scaling import scaling_table
@@ -106,9 +108,9 @@ def choices_table(files: dict[str, dict[str, Any]]) -> str:
 
 def _order_of_choice(results: dict[str, Any]) -> tuple[Any, ...]:
     config = results["config"]
-    kinds = ("small", "torch", "torch-all"), ("end", "apart", "bar")
-    places = [kind.index(config[name]) for kind, name in zip(kinds, ("initialisation", "layout"), strict=True)]
-    return config["training"]["steps"], places[0], config["training"]["schedule"] == "constant", places[1]
+    first_weights = get_args(FirstWeights).index(config["initialisation"])
+    layout = get_args(Layout).index(config["layout"])
+    return config["training"]["steps"], first_weights, config["training"]["schedule"] == "constant", layout
 
 
 def _choice(results: dict[str, Any]) -> list[str]:

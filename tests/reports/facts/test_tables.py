@@ -91,7 +91,7 @@ def test_exponents_stand_in_order_beside_the_one_trained_with() -> None:
     results["variants"]["content:learn_competition=true"] = results["variants"]["content:competition=1"]
     learned = exponent_table(results, "content:learn_competition=true")
     assert learned is not None
-    assert learned.head[1:] == ["learned", "0", "1", "2"]
+    assert learned.head[1:] == ["its own", "0", "1", "2"]
 
 
 def test_null_is_infinite_and_never_the_lowest() -> None:

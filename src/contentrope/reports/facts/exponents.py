@@ -6,12 +6,14 @@ A model that was trained on one fact at a time has seen none of them: the logari
 from __future__ import annotations
 
 from contentrope.reports.facts.paper import paper_scores
-from contentrope.reports.facts.rows import HIT, ROWS, by_row
+from contentrope.reports.facts.rows import HIT, ROWS, by_row, scores
 from contentrope.reports.measured import Measured, number
 from contentrope.reports.read import Results, parts_of, scheme_and_options, variants_of
 from contentrope.reports.tables import Cell, Table, best_of
 
 ByRow = dict[str, Measured]
+OWN = "its own"
+"""Head of the column as trained, where that has no number."""
 
 
 def by_exponent(results: Results, variant: str) -> dict[float, ByRow]:
@@ -24,13 +26,16 @@ def by_exponent(results: Results, variant: str) -> dict[float, ByRow]:
 
 
 def own_exponent(variant: str) -> float | None:
-    """The exponent a variant was trained with; None if it learned it.
+    """The exponent a variant was trained with; None if it learned it, or is named by somebody else.
 
-    >>> own_exponent("content"), own_exponent("content:competition=0.5,noise=1")
-    (0.0, 0.5)
+    >>> own_exponent("content"), own_exponent("content:competition=0.5,noise=1"), own_exponent("content:competition=x")
+    (0.0, 0.5, None)
     """
     _, options = scheme_and_options(variant)
-    return None if options.get("learn_competition") == "true" else float(options.get("competition", 0))
+    try:
+        return None if options.get("learn_competition") == "true" else float(options.get("competition", 0))
+    except ValueError:
+        return None
 
 
 def exponent_table(results: Results, variant: str) -> Table | None:
@@ -38,11 +43,12 @@ def exponent_table(results: Results, variant: str) -> Table | None:
     found = by_exponent(results, variant)
     if not found:
         return None
-    as_trained = by_row([part["rows"] for part in results["variants"][variant]["runs"].values()], HIT)
-    own = own_exponent(variant)
-    columns = {("learned" if own is None else f"{own:g}"): as_trained}
-    columns |= {f"{exponent:g}": rows for exponent, rows in found.items()}
-    columns = dict(sorted(columns.items(), key=lambda column: float("-inf" if column[0] == "learned" else column[0])))
+    as_trained, own = scores(results, variant), own_exponent(variant)
+    before = {} if own is None else {exponent: rows for exponent, rows in found.items() if exponent < own}
+    after = {exponent: rows for exponent, rows in found.items() if exponent not in before}
+    columns = {f"{exponent:g}": rows for exponent, rows in before.items()}
+    columns |= {OWN if own is None else f"{own:g}": as_trained}
+    columns |= {f"{exponent:g}": rows for exponent, rows in after.items()}
     printed = paper_scores(results, variant)
     lines = []
     for row in ROWS:
