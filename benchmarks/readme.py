@@ -144,6 +144,7 @@ SECTIONS: dict[str, Section] = {  # a file, or a folder of files by name
     "facts-choices": ("facts-choices", choices_table),
     "retrofit": ("retrofit-quick.json", lambda results: perplexity_table(results).markdown()),
     "retrofit-paper": ("retrofit-paper.json", lambda results: perplexity_table(results).markdown()),
+    "retrofit-shakespeare": ("retrofit-shakespeare.json", lambda results: perplexity_table(results).markdown()),
     "training": ("benchmark-training-gpu.json", training_table),
 }
 PICTURES = (

@@ -1,6 +1,7 @@
 """The documents show the newest numbers, and their examples run."""
 
 import json
+import math
 import re
 from pathlib import Path
 from statistics import fmean
@@ -188,6 +189,45 @@ def test_the_words_about_many_facts_have_the_newest_numbers() -> None:
     assert f"{max(orders(memory, 'largest_change_float64')):.1e} in float64" in text
     relative = [a / b for a, b in zip(orders(memory, "largest_change"), orders(memory, "largest_logit"), strict=True)]
     assert f"{max(relative):.0e}".replace("e-0", "e-") + " of the largest logit" in text
+
+
+def test_an_anchored_conversion_reads_on_as_the_documents_say() -> None:
+    """At 16 times the length no worse than the original at its own, and below every rescaling from twice it on."""
+    results = json.loads((ROOT / "results" / "retrofit-shakespeare.json").read_text())
+    by_seed = {
+        name: [list(run["perplexity"].values()) for run in found["runs"].values()]
+        for name, found in results["variants"].items()
+    }
+    anchored, plain = by_seed["content:anchors=[1]"], by_seed["content"]
+    assert len(anchored) == 3
+    for seed, ours in enumerate(anchored):
+        for name in ("pi:factor=16", "ntk:factor=16", "yarn:factor=16"):
+            assert all(a < b for a, b in zip(ours[1:], by_seed[name][seed][1:], strict=True))
+
+    def against_original(runs: list[list[float]]) -> float:
+        originals = by_seed["untouched"]
+        return 100 * fmean(own[-1] / original[0] - 1 for own, original in zip(runs, originals, strict=True))
+
+    text = (ROOT / "docs" / "huggingface.md").read_text()
+    assert f"{-against_original(anchored):.1f}% *better* than the original" in text
+    assert f"{against_original(plain):.1f}% above the original at 16 times" in text
+    assert f"`content:anchors=[1]` is {-against_original(anchored):.1f}% below it" in (ROOT / "README.md").read_text()
+    ahead = 1 - fmean(run[1] for run in anchored) / fmean(run[1] for run in by_seed["ntk:factor=16"])
+    assert f"against NTK at twice the length by {100 * ahead:.1f}%" in text
+
+
+def test_the_words_about_the_overtrained_original_are_true() -> None:
+    variants = json.loads((ROOT / "results" / "retrofit-paper.json").read_text())["variants"]
+    means = {
+        name: [fmean(run["perplexity"][length] for run in found["runs"].values()) for length in ("256", "4096")]
+        for name, found in variants.items()
+    }
+    below = 100 * (1 - means["content"][1] / means["untouched"][0])
+    loss = fmean(run["final_loss"] for run in variants["untouched"]["runs"].values())
+    for name in ("README.md", "docs/huggingface.md"):
+        text = " ".join((ROOT / name).read_text().split())
+        assert f"{below:.1f}%" in text
+        assert f"training loss is {loss:.2f}, a perplexity of {math.exp(loss):.1f}" in text
 
 
 def test_costs_on_a_gpu_are_those_of_the_results() -> None:
