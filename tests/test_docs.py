@@ -136,6 +136,9 @@ def test_the_words_about_facts_have_the_newest_numbers() -> None:
         assert words.format(*hits("facts-beyond.json", variant, *unseen["same relation"])) in text
 
 
+COURSES = ("constant", "cosine")
+
+
 def test_the_words_about_open_choices_have_the_newest_numbers() -> None:
     text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
 
@@ -153,6 +156,12 @@ def test_the_words_about_open_choices_have_the_newest_numbers() -> None:
     single = ["single fact, chain2, test", "single fact, chain3, test"]
     by_seed = [" and ".join(printed(run["rows"], *single)) for run in runs("torch-all-constant-100000")]
     assert "unseen names ({}), the others remember the names of training ({}, {})".format(*by_seed) in text
+    kinds, pairs = ("small", "torch", "torch-all"), "same entities, chain2, test"
+    course = {name: [printed(runs(f"{kind}-{name}")[0]["rows"], pairs)[0] for kind in kinds] for name in COURSES}
+    assert (
+        "pairs, {}, {} and {} against {}, {} and {} with cosine".format(*(x for y in course.values() for x in y))
+        in text
+    )
     (nearest,) = runs("torch-constant")
     theirs, ours = TABLE["hit5"]["content"], nearest["exponents"]["0.5"]
     below = [row for row in ROWS if round(ours[row]["hit5"], 3) < theirs[row]]
@@ -161,6 +170,40 @@ def test_the_words_about_open_choices_have_the_newest_numbers() -> None:
     assert "missing {:.3f} and {:.3f} where".format(*missing).replace("0.", ".") in text
     assert "{} against".format(*printed(ours, "same relation, chain3, train")) in text
     assert below[len(missing) :] == ["same relation, chain3, train"]
+
+
+def test_the_words_about_exponents_and_the_quick_preset_have_the_newest_numbers() -> None:
+    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
+    files = sorted((ROOT / "results" / "facts-choices").glob("*.json"))
+    best = [name for file in files for name in _best_exponents(json.loads(file.read_text())).values()]
+    assert f"0 hardly ever (in {best.count('0')} of {len(best)} cases among several facts)" in text
+    small = _best_exponents(json.loads((ROOT / "results" / "facts-choices" / "small-cosine.json").read_text()))
+    assert list(small.values()).count("1") >= 7
+    constant = [file for file in files if "constant" in file.name]
+    related = [
+        name
+        for file in constant
+        for row, name in _best_exponents(json.loads(file.read_text())).items()
+        if row.startswith("same relation")
+    ]
+    assert related.count("0.5") > 2 / 3 * len(related)
+    runs = json.loads((ROOT / "results" / "facts-quick.json").read_text())["variants"]["content:competition=1"]["runs"]
+    unseen = [row for row in ROWS if row.endswith("test")]
+    means = [f"{fmean(run['rows'][row]['hit5'] for run in runs.values()):.3f}".removeprefix("0") for row in unseen]
+    words = "{} and {} with a single fact, {} and {} with the same entities, {} and {} with the same relation, unseen"
+    assert words.format(*means) in text
+
+
+def _best_exponents(results: dict[str, Any]) -> dict[str, str]:
+    """Of 0, 0.5 and 1, by row with several facts; of equals the smaller."""
+    runs = results["variants"]["content"]["runs"].values()
+
+    def hit(exponent: str, row: str) -> float:
+        found = [run["rows"] if exponent == "0" else run["exponents"][exponent] for run in runs]
+        return round(fmean(rows[row]["hit5"] for rows in found), 3)
+
+    several = [row for row in ROWS if not row.startswith("single fact")]
+    return {row: max(("0", "0.5", "1"), key=lambda exponent: hit(exponent, row)) for row in several}
 
 
 def test_the_words_about_many_facts_have_the_newest_numbers() -> None:
