@@ -157,7 +157,10 @@ class Transformer(nn.Module):
         # On a GPU an id out of range kills the process without a word; reading two numbers back is cheaper.
         if not ids.numel() or not can_be_read(ids):
             return
-        low, high = (int(x) for x in torch.aminmax(ids))
+        if ids.numel() == 1:  # decoding asks the device once
+            low = high = int(ids)
+        else:
+            low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= self.config.vocab_size:
             wrong = low if low < 0 else high
             raise InputError(

@@ -77,7 +77,8 @@ class PairRule:
     """The rule for one call; shared by all its layers. Query t stands at column ``offset + t``."""
 
     query_unit: Int[Tensor, "batch queries"]
-    key_unit: Int[Tensor, "batch keys"]
+    key_unit: Int[Tensor, "batch keys"] | None
+    """None for a single query, whose unit's ``start`` tells as much."""
     start: Int[Tensor, "batch queries"]
     """Column of the first token of the query's unit: a key of an earlier unit lies left of it."""
     closes: Bool[Tensor, "batch queries"]
@@ -117,7 +118,7 @@ class PairRule:
 
     @property
     def key_count(self) -> int:
-        return self.key_unit.shape[1]
+        return self.offset + self.query_count
 
     def log_completed(self, dtype: torch.dtype) -> Float[Tensor, "batch queries"]:
         """``log U``, U the units completed before the query (at least 1); 0 for a query that sees none of them.

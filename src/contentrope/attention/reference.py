@@ -54,6 +54,7 @@ def same_unit_and_visible(
     device = rule.query_unit.device
     query_column = rule.offset + torch.arange(rule.query_count, device=device)[:, None]
     key_column = torch.arange(rule.key_count, device=device)[None, :]
+    assert rule.key_unit is not None, "who reads single tokens without it never comes here"
     same_unit = rule.query_unit[:, :, None] == rule.key_unit[:, None, :]
     visible = (key_column <= query_column).expand_as(same_unit)
     if rule.query_memory is not None:

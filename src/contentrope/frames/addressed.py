@@ -93,9 +93,9 @@ class AddressedFrame:
         self.layout = chunk.config.rotary.pairs
         self.scale = 1 / math.sqrt(chunk.config.head_dim)
         chunk.note(reading.units)
-        self.rule = _rule(chunk, reading.units)
         # The reference defines single tokens too: it takes the general way.
         self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
+        self.rule = _rule(chunk, reading.units, self.single)
         self.query_rotation = self.key_rotation = reading.local
         self.addressed_rotation: Rotation | None = None
         self.turns: Turns | None = None
@@ -242,13 +242,13 @@ def _single_bias(
     return bias
 
 
-def _rule(chunk: Chunk, units: Units) -> PairRule:
+def _rule(chunk: Chunk, units: Units, single: bool) -> PairRule:
     if chunk.cache is None:
         return PairRule.among(units)
     has_memory = chunk.cache.has_memory or units.has_memory
     return PairRule(
         query_unit=units.unit,
-        key_unit=chunk.cache.fact("unit", 0, chunk.offset + chunk.ids.shape[1]),
+        key_unit=None if single else chunk.cache.fact("unit", 0, chunk.offset + chunk.ids.shape[1]),
         start=units.start,
         closes=units.closes,
         query_valid=chunk.valid,

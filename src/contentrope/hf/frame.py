@@ -190,7 +190,7 @@ def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairR
     padded = many and (columns.padded or units.padded)
     return PairRule(
         query_unit=units.unit,
-        key_unit=columns.fact("unit", 0, total) if many else units.unit,
+        key_unit=columns.fact("unit", 0, total) if many else None,
         start=units.start,
         closes=units.closes,
         query_valid=units.valid if padded else None,

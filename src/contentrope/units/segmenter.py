@@ -29,6 +29,7 @@ class SegmenterState:
     start: Int[Tensor, "batch 1"]  # column of the open unit's first token; with none open, the next column
     memory: Bool[Tensor, "batch 1"]  # mark of the open unit; with none open, False
     reader_seen: Bool[Tensor, "batch 1"]
+    all_valid: Bool[Tensor, "batch 1"]  # True in every row, so that decoding need not make it for every token
     has_memory: bool = False  # marks were given for some chunk so far
     most_open: int = UNKNOWN  # no row has more tokens in its open unit
     columns: int = 0  # consumed so far, padding included
@@ -72,6 +73,7 @@ class Segmenter:
             start=zeros(torch.int64),
             memory=zeros(torch.bool),
             reader_seen=zeros(torch.bool),
+            all_valid=~zeros(torch.bool),
             has_memory=bool(self.reader.ids),
             most_open=0,
         )
@@ -91,14 +93,16 @@ class Segmenter:
         `ends`: the caller's ends instead of the rule's for these tokens, which the rule then never sees.
         """
         self._check(state, ids, valid, memory, ends)
-        is_valid = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid
+        one_token = ids.shape[1] == 1 and valid is None
+        is_valid = valid
+        if is_valid is None:
+            is_valid = state.all_valid if one_token else torch.ones_like(ids, dtype=torch.bool)
         if ends is None:
             ends, rule_state = self.rule.scan(ids, is_valid, state.rule)
         else:
             rule_state = state.rule
         marks, reader_seen = self._marks(state, ids, is_valid, memory)
         chunk = _Chunk(ends, is_valid, marks, valid is not None, rule_state, reader_seen)
-        one_token = ids.shape[1] == 1 and valid is None
         return (_advance_one if one_token else _advance_many)(state, chunk, self.max_length)
 
     def _marks(
@@ -218,6 +222,7 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         start=start,
         memory=open_memory,
         reader_seen=chunk.reader_seen,
+        all_valid=state.all_valid,
         has_memory=chunk.marks is not None,
         columns=state.columns + 1,
         most_open=most_open,
@@ -253,6 +258,7 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         start=start[:, -1:],
         memory=memory[:, -1:],
         reader_seen=chunk.reader_seen,
+        all_valid=state.all_valid,
         has_memory=chunk.marks is not None,
         columns=offset + valid.shape[1],
         most_open=_more(state, valid.shape[1]),
