@@ -30,7 +30,7 @@ Course = Annotated[Schedule | None, one(str, "", get_args(Schedule)), OF_THE_PRE
 Initialisation = Annotated[FirstWeights | None, one(str, "", get_args(FirstWeights)), OF_THE_PRESET]
 Folder = Annotated[Path | None, one(Path, "DIR"), arg(help_behavior_hint="(default: runs/EXPERIMENT-PRESET)")]
 
-TRAINING = ("steps", "batch_size", "schedule", "weight_decay", "precision")
+TRAINING = ("steps", "batch_size", "learning_rate", "schedule", "weight_decay", "precision")
 """Options that are settings of the training."""
 
 
@@ -110,6 +110,8 @@ class TrainingReproduction(Reproduction):
     """Updates per run; the warm-up keeps its share of them."""
     batch_size: Integer = None
     """Examples per update."""
+    learning_rate: Number = None
+    """Peak of the learning rate."""
     schedule: Course = None
     """What follows the warm-up: half a cosine down to zero, or the peak to the end."""
     weight_decay: Number = None
