@@ -22,6 +22,7 @@ from contentrope.reports.facts.tables import order_table, row_table
 from contentrope.reports.growth.tables import length_table
 from contentrope.reports.retrofit.tables import perplexity_table
 from contentrope.reports.tables import markdown_table as table
+from contentrope.reports.timing.tables import TITLES, overhead_table
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -89,6 +90,12 @@ def facts_beyond_section(results: dict[str, Any]) -> str:
     return text.replace(f":{SHARP},memory=true", ", facts as memory units").replace(f":{SHARP}", "")
 
 
+def timing_section(results: dict[str, Any]) -> str:
+    """A table for each acceleration."""
+    found = {name: overhead_table(results, name).markdown() for name in results["config"]["accelerations"]}
+    return "\n\n".join(f"{TITLES[name]}:\n\n{text}" for name, text in found.items())
+
+
 CHOICES = ("single fact", "same entities", "same relation")
 EXPONENTS = ("0", "0.5", "1")
 
@@ -145,6 +152,7 @@ SECTIONS: dict[str, Section] = {  # a file, or a folder of files by name
     "retrofit": ("retrofit-quick.json", lambda results: perplexity_table(results).markdown()),
     "retrofit-paper": ("retrofit-paper.json", lambda results: perplexity_table(results).markdown()),
     "retrofit-shakespeare": ("retrofit-shakespeare.json", lambda results: perplexity_table(results).markdown()),
+    "timing": ("timing-paper.json", timing_section),
     "training": ("benchmark-training-gpu.json", training_table),
 }
 PICTURES = (

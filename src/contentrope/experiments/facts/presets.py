@@ -21,7 +21,6 @@ PAPER = FactsConfig(
         "alibi:slopes=[0.00390625]",
         "alibi:slopes=[0.25]",
         "random",
-        "random:competition=1",
         "local",
     ),
     seeds=3,

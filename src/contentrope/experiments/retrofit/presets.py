@@ -18,8 +18,8 @@ QUICK = RetrofitConfig(
 PAPER = RetrofitConfig(
     seeds=3,
     size=LlamaSize(dropout=0.2),
-    pretraining=TrainConfig(steps=5000, batch_size=64, learning_rate=1e-3, warmup=200, precision="bf16"),
-    training=TrainConfig(steps=500, batch_size=64, learning_rate=3e-4, warmup=50, precision="bf16"),
+    pretraining=TrainConfig(steps=1500, batch_size=64, learning_rate=1e-3, warmup=100, precision="bf16"),
+    training=TrainConfig(steps=150, batch_size=64, learning_rate=3e-4, warmup=15, precision="bf16"),
 )
 """A model of three million parameters on Tiny Shakespeare, converted with a tenth of its steps; for a GPU."""
 
