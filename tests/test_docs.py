@@ -327,6 +327,11 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     assert f"takes {plain['ratio']:.3f}x after 4,096 cached tokens" in readme
     assert f"with an exponent {competing['ratio']:.3f}x. Of that" in readme
     assert f"work is {plain['busy_ratio']:.3f}x and {competing['busy_ratio']:.3f}x" in readme
+    timed = json.loads((ROOT / "results" / "timing-paper.json").read_text())["variants"]
+    steps = [timed[size]["runs"]["0"]["timings"]["graphs"]["content"] for size in ("0.8M", "85M", "302M", "680M")]
+    assert (
+        "{:.1f}%, {:.1f}%, {:.1f}% and {:.1f}% longer".format(*(step["overhead_percent"] for step in steps)) in readme
+    )
     text = (ROOT / "docs" / "scaling.md").read_text()
     for row in found("fused-gpu"):
         more = [100 * (row[f"graph_{name}_ratio"] - 1) for name in ("forward", "both")]
