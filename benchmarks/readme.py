@@ -102,14 +102,14 @@ EXPONENTS = ("0", "0.5", "1")
 
 def choices_table(files: dict[str, dict[str, Any]]) -> str:
     """Content addresses by what the paper leaves open: hit@5 on unseen names, pairs and triples."""
-    head = ["first weights", "facts end", "schedule", "decay", "steps", "seeds", CHOICES[0]]
+    head = ["first weights", "facts end", "schedule", "decay", "rate", "steps", "seeds", CHOICES[0]]
     head += [f"{condition}, exponent {exponent}" for condition in CHOICES[1:] for exponent in EXPONENTS]
     rows = [_choice(results) for results in sorted(files.values(), key=_order_of_choice)]
     theirs = paper.TABLE["hit5"][paper.CONTENT]
     printed = [_pair(lambda row: theirs[row], condition) for condition in CHOICES]
     blank = [""] * (len(EXPONENTS) - 1)
     return table(
-        head, [*rows, ["*paper*", *[""] * 3, "100,000", "", printed[0], printed[1], *blank, printed[2], *blank]]
+        head, [*rows, ["*paper*", *[""] * 3, "5e-4", "100,000", "", printed[0], printed[1], *blank, printed[2], *blank]]
     )
 
 
@@ -130,7 +130,8 @@ def _choice(results: dict[str, Any]) -> list[str]:
         return lambda row: fmean(rows[row]["hit5"] for rows in found)
 
     among = [_pair(under(exponent), condition) for condition in CHOICES[1:] for exponent in EXPONENTS]
-    return [*settings, f"{training['steps']:,}", str(len(runs)), _pair(under("0"), CHOICES[0]), *among]
+    rate = f"{training['learning_rate']:.0e}".replace("e-0", "e-")
+    return [*settings, rate, f"{training['steps']:,}", str(len(runs)), _pair(under("0"), CHOICES[0]), *among]
 
 
 def _pair(hit: Callable[[str], float], condition: str) -> str:
