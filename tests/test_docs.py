@@ -352,6 +352,7 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     assert f"| {ours} | {theirs} | {row['speed']:.2f} |" in text
     small, large = (found(f"hf-decode{size}-cpu")["speed"] for size in ("", "-100m"))
     assert f"decodes at {small:.2f} of the untouched one's speed, one of 98 million at {large:.2f}" in text
+    assert f"needs a mask, at {found('hf-decode-competition-cpu')['speed']:.2f}" in " ".join(text.split())
     plain, competing = (found("decode-cuda")[f"content{words}, 85m, 4096"] for words in ("", ", competition 1"))
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"takes {plain['ratio']:.3f}x after 4,096 cached tokens" in readme
