@@ -42,6 +42,7 @@ def test_a_preset_is_taken_as_it_is() -> None:
     ("change", "expected"),
     [
         ({"steps": 2}, {"training": replace(TINY.training, steps=2)}),
+        ({"learning_rate": 0.5}, {"training": replace(TINY.training, learning_rate=0.5)}),
         ({"original_steps": 10}, {"pretraining": replace(TINY.pretraining, steps=10, warmup=1)}),
         (
             {"batch_size": 4},

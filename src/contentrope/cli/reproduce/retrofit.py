@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from tyro.conf import arg
 
 from contentrope.cli.options import Marker, one, several
-from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, TrainingReproduction, Variants
+from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, Number, TrainingReproduction, Variants
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
 from contentrope.experiments.retrofit import Retrofit as Experiment
 
@@ -53,6 +53,8 @@ class Retrofit(TrainingReproduction):
     """Evaluation windows, in training lengths."""
     steps: Integer = None
     """Updates per conversion; the warm-up keeps its share of them."""
+    learning_rate: Number = None
+    """Peak of the learning rate of a conversion; the original keeps the preset's."""
     original_steps: Integer = None
     """Updates of the original, where none is given."""
 
@@ -69,5 +71,5 @@ class Retrofit(TrainingReproduction):
         changes = super()._changes(preset)
         if self.text not in (None, preset.text) and self.characters is None:
             changes["characters"] = None
-        original = replace(self, steps=self.original_steps)
+        original = replace(self, steps=self.original_steps, learning_rate=None)
         return changes | {"pretraining": original._training(preset.pretraining)}
