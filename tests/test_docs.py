@@ -13,6 +13,23 @@ from contentrope.experiments.facts.presets import SHARP
 from contentrope.reports.facts.paper import TABLE
 from contentrope.reports.facts.rows import KINDS, ROWS
 
+CHOICES = ROOT / "results" / "facts-choices"
+
+
+def results_of(name: str) -> dict[str, Any]:
+    """A result file, by its name without the ending."""
+    found: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return found
+
+
+def words_of(document: str) -> str:
+    """A document without its line breaks."""
+    return " ".join((ROOT / document).read_text().split())
+
+
+def as_share(hits: float) -> str:
+    return f"{hits:.3f}".removeprefix("0")
+
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_show_what_the_result_files_say(document: Path) -> None:
@@ -28,7 +45,7 @@ def test_every_section_stands_in_one_document() -> None:
 
 
 def test_readme_shows_the_long_evaluation() -> None:
-    results = json.loads((ROOT / "results" / "evaluation-65536.json").read_text())["results"]
+    results = results_of("evaluation-65536")["results"]
     shown = f"took {results['seconds']:.0f} s and {results['added_peak_bytes'] / 1e6:.0f} MB"
     assert shown in (ROOT / "README.md").read_text()
 
@@ -82,7 +99,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_the_tables_of_context_growth_show_the_newest_results() -> None:
     """Rows that are about one variant of the preset beyond, written by hand beside the words about them."""
-    results = json.loads((ROOT / "results" / "shakespeare-beyond.json").read_text())["variants"]
+    results = results_of("shakespeare-beyond")["variants"]
     text = (ROOT / "docs" / "context-growth.md").read_text()
     learned = "competition=1,learn_competition=true"
     ablation = {
@@ -106,18 +123,22 @@ def test_the_tables_of_context_growth_show_the_newest_results() -> None:
 
 
 def test_the_words_about_facts_have_the_newest_numbers() -> None:
-    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
+    text = words_of("docs/facts.md")
 
     def hits(file: str, variant: str, *rows: str) -> list[str]:
-        runs = json.loads((ROOT / "results" / file).read_text())["variants"][variant]["runs"].values()
+        runs = results_of(file)["variants"][variant]["runs"].values()
         means = [fmean(run["rows"][row]["hit5"] for run in runs) for row in rows]
-        return [f"{mean:.3f}".removeprefix("0") for mean in means]
+        return [as_share(mean) for mean in means]
 
     unseen = {
         name: [f"{name}, chain{n}, test" for n in (2, 3)] for name in ("single fact", "same entities", "same relation")
     }
     related = [f"same relation, chain{n}, {names}" for n in (2, 3) for names in ("train", "test")]
-    paper = "facts-paper.json"
+    paper = "facts-paper"
+    seconds = [
+        run["training_seconds"] for found in results_of(paper)["variants"].values() for run in found["runs"].values()
+    ]
+    assert f"{min(seconds):.0f} to {max(seconds):.0f} s of training for each" in text
     exponent = {name: hits(paper, "content:competition=1", *rows) for name, rows in unseen.items()}
     assert "unseen names {} and {};".format(*exponent["single fact"]) in text
     assert "unseen names ({} and {};".format(*exponent["same entities"]) in text
@@ -132,21 +153,21 @@ def test_the_words_about_facts_have_the_newest_numbers() -> None:
         "everywhere ({} and {} with four": f"random:{SHARP}",
     }
     for words, variant in beyond.items():
-        assert words.format(*hits("facts-beyond.json", variant, *unseen["same relation"])) in text
+        assert words.format(*hits("facts-beyond", variant, *unseen["same relation"])) in text
 
 
 COURSES = ("constant", "cosine")
 
 
 def test_the_words_about_open_choices_have_the_newest_numbers() -> None:
-    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
+    text = words_of("docs/facts.md")
 
     def runs(file: str) -> list[dict[str, Any]]:
-        results = json.loads((ROOT / "results" / "facts-choices" / f"{file}.json").read_text())
+        results = results_of(f"facts-choices/{file}")
         return list(results["variants"]["content"]["runs"].values())
 
     def printed(rows: dict[str, Any], *names: str) -> list[str]:
-        return [f"{rows[name]['hit5']:.3f}".removeprefix("0") for name in names]
+        return [as_share(rows[name]["hit5"]) for name in names]
 
     (as_pytorch,) = runs("torch-all-constant")
     seen = [f"{c}, {kind}, train" for c in ("single fact", "same entities", "same relation") for kind in KINDS]
@@ -172,34 +193,32 @@ def test_the_words_about_open_choices_have_the_newest_numbers() -> None:
 
 
 def test_the_words_about_exponents_and_the_quick_preset_have_the_newest_numbers() -> None:
-    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
-    files = sorted((ROOT / "results" / "facts-choices").glob("*.json"))
-    best = [name for file in files for name in _best_exponents(json.loads(file.read_text())).values()]
+    text = words_of("docs/facts.md")
+    files = {path.stem: results_of(f"facts-choices/{path.stem}") for path in CHOICES.glob("*.json")}
+    best = [name for found in files.values() for name in _best_exponents(found).values()]
     assert f"0 hardly ever (in {best.count('0')} of {len(best)} cases among several facts)" in text
-    small = _best_exponents(json.loads((ROOT / "results" / "facts-choices" / "small-cosine.json").read_text()))
+    small = _best_exponents(files["small-cosine"])
     assert list(small.values()).count("1") >= 7
-    constant = [file for file in files if "constant" in file.name]
     related = [
-        name
-        for file in constant
-        for row, name in _best_exponents(json.loads(file.read_text())).items()
-        if row.startswith("same relation")
+        best
+        for name, found in files.items()
+        for row, best in _best_exponents(found).items()
+        if "constant" in name and row.startswith("same relation")
     ]
     assert related.count("0.5") > 2 / 3 * len(related)
-    runs = json.loads((ROOT / "results" / "facts-quick.json").read_text())["variants"]["content:competition=1"]["runs"]
+    runs = results_of("facts-quick")["variants"]["content:competition=1"]["runs"]
     unseen = [row for row in ROWS if row.endswith("test")]
-    means = [f"{fmean(run['rows'][row]['hit5'] for run in runs.values()):.3f}".removeprefix("0") for row in unseen]
+    means = [as_share(fmean(run["rows"][row]["hit5"] for run in runs.values())) for row in unseen]
     words = "{} and {} with a single fact, {} and {} with the same entities, {} and {} with the same relation, unseen"
     assert words.format(*means) in text
-    linear = json.loads((ROOT / "results" / "facts-choices" / "linear-constant-100000.json").read_text())
-    runs = linear["variants"]["content"]["runs"]
+    runs = files["linear-constant-100000"]["variants"]["content"]["runs"]
     found = [fmean(run["exponents"]["0.75"][row]["hit5"] for run in runs.values()) for row in unseen]
-    assert words.format(*(f"{mean:.3f}".removeprefix("0") for mean in found)) in text
+    assert words.format(*(as_share(mean) for mean in found)) in text
 
 
 def test_the_words_about_a_higher_rate_have_the_newest_numbers() -> None:
-    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
-    fast = json.loads((ROOT / "results" / "facts-choices" / "linear-cosine-fast-7000.json").read_text())
+    text = words_of("docs/facts.md")
+    fast = results_of("facts-choices/linear-cosine-fast-7000")
     runs = list(fast["variants"]["content"]["runs"].values())
     assert (len(runs), fast["config"]["training"]["learning_rate"]) == (3, 4e-3)
 
@@ -207,7 +226,7 @@ def test_the_words_about_a_higher_rate_have_the_newest_numbers() -> None:
         return round(fmean(rows[row]["hit5"] for rows in found), 3)
 
     def printed(names: str) -> list[str]:
-        return [f"{ours[row]:.3f}".removeprefix("0") for row in ROWS if row.endswith(names)]
+        return [as_share(ours[row]) for row in ROWS if row.endswith(names)]
 
     ours = {row: mean([run["exponents"]["0.75"] for run in runs], row) for row in ROWS}
     words = "{} and {} with a single fact, {} and {} with the same entities, {} and {} with the same relation, unseen"
@@ -222,9 +241,15 @@ def test_the_words_about_a_higher_rate_have_the_newest_numbers() -> None:
     assert (len(reached), len(near)) == (6, 3)
     assert "at or above the paper in 6 rows and within .002 of it in three more" in text
     assert [missing[row] for row in ROWS if row.endswith("test") and row not in reached] == [0.001]
-    assert "{} and {} among facts of the same relation".format(*printed("test")[-2:]) in " ".join(
-        (ROOT / "README.md").read_text().split()
-    )
+    assert "{} and {} among facts of the same relation".format(*printed("test")[-2:]) in words_of("README.md")
+    related = [row for row in ROWS if row.startswith("same relation") and row.endswith("test")]
+    for path in CHOICES.glob("*-100000.json"):
+        others = list(results_of(f"facts-choices/{path.stem}")["variants"]["content"]["runs"].values())
+        for exponent in others[0]["exponents"]:
+            assert all(mean([run["exponents"][exponent] for run in others], row) < ours[row] for row in related)
+    longer = results_of("facts-choices/linear-cosine-fast-20000")["variants"]["content"]["runs"]["0"]
+    both = [as_share(run["exponents"]["0.5"][row]["hit5"]) for run in (longer, runs[0]) for row in related]
+    assert "(same relation under exponent 0.5: {} and {}, against {} and {})".format(*both) in text
 
 
 def _best_exponents(results: dict[str, Any]) -> dict[str, str]:
@@ -240,13 +265,13 @@ def _best_exponents(results: dict[str, Any]) -> dict[str, str]:
 
 
 def test_the_words_about_many_facts_have_the_newest_numbers() -> None:
-    text = " ".join((ROOT / "docs" / "facts.md").read_text().split())
-    results = json.loads((ROOT / "results" / "facts-beyond.json").read_text())["variants"]
+    text = words_of("docs/facts.md")
+    results = results_of("facts-beyond")["variants"]
 
     def among(count: int, kind: str, *variants: str) -> list[str]:
         runs = [results[variant]["runs"].values() for variant in variants]
         means = [fmean(run["scaling"][str(count)][kind]["hit5"] for run in found) for found in runs]
-        return [f"{mean:.3f}".removeprefix("0") for mean in means]
+        return [as_share(mean) for mean in means]
 
     content, memory = f"content:{SHARP}", f"content:{SHARP},memory=true"
     words = "content finds {} of the pairs, {} with memory units (aimed at: .90); RoPE {}, BiPE {}."
@@ -272,7 +297,7 @@ RESCALED = ("pi:factor=16", "ntk:factor=16", "yarn:factor=16")
 
 def conversions(file: str) -> dict[str, list[list[float]]]:
     """By conversion and seed, its perplexities from the training length on."""
-    variants = json.loads((ROOT / "results" / file).read_text())["variants"]
+    variants = results_of(file)["variants"]
     return {
         name: [list(run["perplexity"].values()) for run in found["runs"].values()] for name, found in variants.items()
     }
@@ -291,7 +316,7 @@ def below_ntk(by_seed: dict[str, list[list[float]]], variant: str, times: int) -
 
 def test_a_small_anchored_conversion_reads_on_as_the_documents_say() -> None:
     """At 16 times the length no worse than the original at its own, and below every rescaling from twice it on."""
-    by_seed = conversions("retrofit-shakespeare.json")
+    by_seed = conversions("retrofit-shakespeare")
     anchored = by_seed["content:anchors=[1]"]
     assert len(anchored) == 3
     for seed, ours in enumerate(anchored):
@@ -304,7 +329,7 @@ def test_a_small_anchored_conversion_reads_on_as_the_documents_say() -> None:
 
 
 def test_the_words_about_conversions_at_paper_size_are_true() -> None:
-    by_seed = conversions("retrofit-paper.json")
+    by_seed = conversions("retrofit-paper")
     means = {name: [fmean(column) for column in zip(*runs, strict=True)] for name, runs in by_seed.items()}
     anchored = [name for name in means if "anchors" in name and "nothing" not in name]
     reset = ["content", "content:positions=gated", "content:train=lora"]
@@ -315,7 +340,7 @@ def test_the_words_about_conversions_at_paper_size_are_true() -> None:
         assert ahead.count(False) == 1
         assert 0 < below_ntk(by_seed, name, 2) < 0.1
         assert f"{below_ntk(by_seed, name, 4):.1f}" == "0.3"
-    text, readme = (" ".join((ROOT / name).read_text().split()) for name in ("docs/huggingface.md", "README.md"))
+    text, readme = map(words_of, ("docs/huggingface.md", "README.md"))
     lowest, highest = (f"{f(x for name in reset for x in means[name]):.2f}" for f in (min, max))
     assert f"({lowest} to {highest})" in text
     above = sorted(against_original(by_seed, name) for name in reset)
@@ -332,7 +357,7 @@ def test_the_words_about_conversions_at_paper_size_are_true() -> None:
 
 def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     def found(file: str) -> Any:
-        return json.loads((ROOT / "results" / f"benchmark-{file}.json").read_text())["results"]
+        return results_of(f"benchmark-{file}")["results"]
 
     text = (ROOT / "docs" / "huggingface.md").read_text()
     trained = {
@@ -354,16 +379,19 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     assert f"decodes at {small:.2f} of the untouched one's speed, one of 98 million at {large:.2f}" in text
     assert f"needs a mask, at {found('hf-decode-competition-cpu')['speed']:.2f}" in " ".join(text.split())
     plain, competing = (found("decode-cuda")[f"content{words}, 85m, 4096"] for words in ("", ", competition 1"))
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    readme = words_of("README.md")
     assert f"takes {plain['ratio']:.3f}x after 4,096 cached tokens" in readme
     assert f"with an exponent {competing['ratio']:.3f}x. Of that" in readme
     assert f"work is {plain['busy_ratio']:.3f}x and {competing['busy_ratio']:.3f}x" in readme
-    timed = json.loads((ROOT / "results" / "timing-paper.json").read_text())["variants"]
+    timed = results_of("timing-paper")["variants"]
     steps = [timed[size]["runs"]["0"]["timings"]["graphs"]["content"] for size in ("0.8M", "85M", "302M", "680M")]
     assert (
         "{:.1f}%, {:.1f}%, {:.1f}% and {:.1f}% longer".format(*(step["overhead_percent"] for step in steps)) in readme
     )
     text = (ROOT / "docs" / "scaling.md").read_text()
+    pairs = [times for row in timed.values() for run in row["runs"].values() for times in run["timings"].values()]
+    most = max(pair["content"]["peak_bytes"] / pair["rope"]["peak_bytes"] for pair in pairs)
+    assert f"Memory is at most {100 * (most - 1):.0f}% more." in text
     for row in found("fused-gpu"):
         more = [100 * (row[f"graph_{name}_ratio"] - 1) for name in ("forward", "both")]
         assert " | ".join(f"{x:.{int(x < 10)}f}%" for x in more) in text, row["seq"]
