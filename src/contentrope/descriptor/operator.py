@@ -12,6 +12,9 @@ from contentrope.descriptor.kernels import backward_kernel, forward_kernel
 from contentrope.launching import power_of_two, start
 from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
 
+NUMBERS_AT_ONCE, MOST_TOKENS, WARPS = 8192, 32, 8
+"""Of a unit's embeddings, when they are summed up."""
+
 
 def _forward(
     embedded: Tensor,
@@ -34,7 +37,7 @@ def _forward(
             forward_kernel, (length, batch),
             (embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens),
             (embedded.stride(0), embedded.stride(1), *strides, length, epsilon),
-            **_sizes(dim, head_dim, cos.shape[-1], interleaved),
+            **_sizes(dim, head_dim, cos.shape[-1], interleaved), TOKENS=_tokens_at_once(dim), num_warps=WARPS,
         )  # fmt: skip
     return normed, centred, deviation, tokens
 
@@ -75,13 +78,26 @@ def _backward_shapes(grad: Tensor, *rest: Any) -> Tensor:
 
 
 def _sizes(dim: int, head_dim: int, pairs: int, interleaved: bool) -> dict[str, Any]:
+    heads = dim // head_dim
+    turning, still = heads * pairs, heads * (head_dim - 2 * pairs)
     return {
         "DIM": dim,
-        "WIDTH": power_of_two(dim),
         "HEAD": head_dim,
         "PAIRS": pairs,
         "INTERLEAVED": interleaved,
+        "TURNING": turning,
+        "STILL": still,
+        "WIDTH": power_of_two(turning),
+        "STILL_WIDTH": power_of_two(max(still, 1)),
     }
+
+
+def _tokens_at_once(dim: int) -> int:
+    """
+    >>> [_tokens_at_once(dim) for dim in (64, 768, 16384)]
+    [32, 8, 1]
+    """
+    return min(MOST_TOKENS, max(1, NUMBERS_AT_ONCE // power_of_two(dim)))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
