@@ -11,8 +11,8 @@ from contentrope.launching import power_of_two, programs, start
 from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
 from contentrope.turned.kernels import backward_kernel, forward_kernel
 
-PAIRS_AT_ONCE = 2048
-"""Of a program; with four warps, sixteen a thread."""
+PAIRS_AT_ONCE = 1024
+"""Of a program; with four warps, eight a thread."""
 
 
 def _forward(
