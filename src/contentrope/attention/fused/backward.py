@@ -16,6 +16,7 @@ from contentrope.attention.fused.tiles import (
     first_tiles,
     hide_beyond_reach,
     hide_earlier_units,
+    place_of,
     rows_inside,
     rows_of,
     store_rows,
@@ -31,7 +32,7 @@ def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor,
     return tl.dot(to_scores.to(keys.dtype), keys, to_query, input_precision=PRECISION, out_dtype=tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["together"])
 def query_kernel(
     query, local_key, addressed_key, value, grad,
     start, left, spared, closes, valid, memory, bonus, log_sum, delta, out, far_grad,
@@ -39,16 +40,17 @@ def query_kernel(
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, out_b, out_h, out_t, far_b, far_h, far_t,
     query_grad_b, query_grad_h, query_grad_t,
-    length, reach, scale,
+    length, reach, together, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
-    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
+    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     """Queries of one tile; their D is left in ``delta`` for the kernel of the keys."""
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    batch = (tl.program_id(1) // HEADS).to(tl.int64)
-    head = (tl.program_id(1) % HEADS).to(tl.int64)
-    begin = tile * M
+    tiles = tl.cdiv(length, M)
+    place, turn = place_of(together, tiles)
+    batch = (place // HEADS).to(tl.int64)
+    head = (place % HEADS).to(tl.int64)
+    begin = (tiles - 1 - turn) * M
     column = begin + tl.arange(0, M)
     inside = column < length
     query_tile = rows_of(query + batch * query_b + head * query_h, column, DIM, query_t, length, WIDTH)
@@ -92,7 +94,7 @@ def query_kernel(
             scores, key_column[None, :], valid + by_token, memory_query[:, None], length, HAS_VALID, HAS_MEMORY
         )
         to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
-    for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
+    for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=BAND):
         key_column = near + tl.arange(0, N)
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
         local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)
@@ -114,8 +116,8 @@ def query_kernel(
 
     to_query *= scale
     if HAS_FAR:
-        place = tl.where(column >= reach, column - reach, length)
-        to_query += rows_of(far_grad + batch * far_b + head * far_h, place, DIM, far_t, length - reach, WIDTH).to(
+        far_row = tl.where(column >= reach, column - reach, length)
+        to_query += rows_of(far_grad + batch * far_b + head * far_h, far_row, DIM, far_t, length - reach, WIDTH).to(
             tl.float32
         )
     query_grad += batch * query_grad_b + head * query_grad_h
@@ -128,11 +130,15 @@ def query_kernel(
 def query_rows(
     queries, grads, log_sum, delta, column, query_t, grad_t, length, DIM: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Of a tile of queries: themselves, the gradient of their output, their sums of weights, their D."""
+    """Of a tile of queries: themselves, the gradient of their output, their sums of weights, their D.
+
+    Beyond the end the last is read again, which is less to check in the inner loop; infinite sums let it weigh nothing.
+    """
     inside = column < length
+    row = tl.minimum(column, length - 1)
     return (
-        rows_of(queries, column, DIM, query_t, length, WIDTH),
-        rows_of(grads, column, DIM, grad_t, length, WIDTH),
+        rows_inside(queries, row, DIM, query_t, WIDTH),
+        rows_inside(grads, row, DIM, grad_t, WIDTH),
         tl.load(log_sum + column, mask=inside, other=float("inf")),
         tl.load(delta + column, mask=inside, other=0.0),
     )
@@ -143,15 +149,15 @@ def to_keys_of(
     scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION: tl.constexpr
 ):  # fmt: skip
     """One more tile of queries of later units: what it adds to the gradients of addressed keys and values."""
+    to_weights = tl.dot(values, tl.trans(grad_tile), input_precision=PRECISION)
     weights = tl.exp2(scores * factor - sums[None, :])
     to_value = tl.dot(weights.to(grad_tile.dtype), grad_tile, to_value, input_precision=PRECISION, out_dtype=tl.float32)
-    to_weights = tl.dot(values, tl.trans(grad_tile), input_precision=PRECISION)
     to_scores = (weights * (to_weights - offset[None, :])).to(query_tile.dtype)
     to_addressed = tl.dot(to_scores, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
     return to_addressed, to_value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["together"])
 def key_kernel(
     query, local_key, addressed_key, value, grad,
     start, left, spared, closes, valid, memory, bonus, log_sum, delta, far_key_grad, far_value_grad,
@@ -159,16 +165,17 @@ def key_kernel(
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, far_key_b, far_key_h, far_key_t,
     far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t,
-    length, reach, scale,
+    length, reach, together, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
-    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
+    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of one tile; all query heads that share them, one after the other. Scores have keys as rows."""
     kv_heads: tl.constexpr = HEADS // GROUP
-    batch = (tl.program_id(1) // kv_heads).to(tl.int64)
-    kv_head = (tl.program_id(1) % kv_heads).to(tl.int64)
-    begin = tl.program_id(0) * N
+    place, turn = place_of(together, tl.cdiv(length, N))
+    batch = (place // kv_heads).to(tl.int64)
+    kv_head = (place % kv_heads).to(tl.int64)
+    begin = turn * N
     key_column = begin + tl.arange(0, N)
     local = rows_of(local_key + batch * local_b + kv_head * local_h, key_column, DIM, local_t, length, WIDTH)
     addressed = rows_of(
@@ -196,7 +203,7 @@ def key_kernel(
         queries = query + batch * query_b + head * query_h
         grads = grad + batch * grad_b + head * grad_h
         by_head = (batch * HEADS + head) * length
-        for tile in tl.range(diagonal, later, num_stages=1):
+        for tile in tl.range(diagonal, later, num_stages=BAND):
             column = tile * M + tl.arange(0, M)
             query_tile, grad_tile, sums, offset = query_rows(
                 queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
@@ -221,9 +228,9 @@ def key_kernel(
             by_address = tl.where(reads_local, 0.0, to_scores).to(query_tile.dtype)
             to_local = tl.dot(by_local, query_tile, to_local, input_precision=PRECISION, out_dtype=tl.float32)
             to_addressed = tl.dot(by_address, query_tile, to_addressed, input_precision=PRECISION, out_dtype=tl.float32)
-    place = batch * key_grad_b + kv_head * key_grad_h
+    to_here = batch * key_grad_b + kv_head * key_grad_h
     # Beyond the band nothing is read locally: stored now, this leaves its registers to what follows.
-    store_rows(local_grad + place, key_column, to_local * scale, DIM, key_grad_t, length, WIDTH)
+    store_rows(local_grad + to_here, key_column, to_local * scale, DIM, key_grad_t, length, WIDTH)
     for member in range(GROUP):
         head = kv_head * GROUP + member
         queries = query + batch * query_b + head * query_h
@@ -262,5 +269,5 @@ def key_kernel(
         far_value_grad += batch * far_value_b + kv_head * far_value_h
         to_addressed += rows_of(far_key_grad, key_column, DIM, far_key_t, length - reach, WIDTH).to(tl.float32)
         to_value += rows_of(far_value_grad, key_column, DIM, far_value_t, length - reach, WIDTH).to(tl.float32)
-    store_rows(addressed_grad + place, key_column, to_addressed, DIM, key_grad_t, length, WIDTH)
-    store_rows(value_grad + place, key_column, to_value, DIM, key_grad_t, length, WIDTH)
+    store_rows(addressed_grad + to_here, key_column, to_addressed, DIM, key_grad_t, length, WIDTH)
+    store_rows(value_grad + to_here, key_column, to_value, DIM, key_grad_t, length, WIDTH)

@@ -11,6 +11,7 @@ from contentrope.attention.fused.tiles import (
     first_tiles,
     hide_beyond_reach,
     hide_earlier_units,
+    place_of,
     rows_inside,
     rows_of,
     store_rows,
@@ -32,22 +33,23 @@ def absorb(scores, value, accumulated, total, largest, factor, PRECISION: tl.con
     return accumulated, total * fade + tl.sum(weights, 1), new_largest
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["together"])
 def forward_kernel(
     query, local_key, addressed_key, value,
     start, left, spared, closes, valid, memory, bonus, far_out, far_log_sum,
     out, log_sum,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, far_b, far_h, far_t, out_b, out_h, out_t,
-    length, reach, scale,
+    length, reach, together, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
-    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr,
+    HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest first, so that the last to run are short
-    batch = (tl.program_id(1) // HEADS).to(tl.int64)
-    head = (tl.program_id(1) % HEADS).to(tl.int64)
-    begin = tile * M
+    tiles = tl.cdiv(length, M)
+    place, turn = place_of(together, tiles)
+    batch = (place // HEADS).to(tl.int64)
+    head = (place % HEADS).to(tl.int64)
+    begin = (tiles - 1 - turn) * M
     column = begin + tl.arange(0, M)
     inside = column < length
     query_tile = rows_of(query + batch * query_b + head * query_h, column, DIM, query_t, length, WIDTH)
@@ -68,12 +70,12 @@ def forward_kernel(
     largest = tl.full([M], float("-inf"), tl.float32)
     if HAS_FAR:
         # What the far keys gave is one more tile, already summed up.
-        place = column - reach
-        has_far = (place >= 0) & inside
+        far_row = column - reach
+        has_far = (far_row >= 0) & inside
         by_far = (batch * HEADS + head) * (length - reach)
-        largest = tl.load(far_log_sum + by_far + place, mask=has_far, other=float("-inf")) * LOG2_E
+        largest = tl.load(far_log_sum + by_far + far_row, mask=has_far, other=float("-inf")) * LOG2_E
         total = tl.where(has_far, 1.0, 0.0)
-        seen = tl.where(has_far, place, length)
+        seen = tl.where(has_far, far_row, length)
         accumulated = rows_of(far_out + batch * far_b + head * far_h, seen, DIM, far_t, length - reach, WIDTH).to(
             tl.float32
         )
@@ -98,7 +100,7 @@ def forward_kernel(
         )
         values = rows_inside(value, key_column, DIM, value_t, WIDTH)
         accumulated, total, largest = absorb(scores, values, accumulated, total, largest, factor, PRECISION)
-    for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=1):
+    for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=BAND):
         key_column = near + tl.arange(0, N)
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
         local = rows_of(local_key, key_column, DIM, local_t, length, WIDTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ from contentrope.launching import power_of_two, programs, start
 
 SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
 """Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
+CACHE_SHARE = 3
+"""Heads are read together as long as what they read again fills at most this part of a GPU's cache."""
+INTERPRETED_CACHE = 1 << 15
+"""Small, so that small examples have heads that are not read together."""
 
 
 class Pairs(NamedTuple):
@@ -60,10 +65,11 @@ def forward(
     if reach:
         far_out, far_log_sum = far.forward(query, addressed_key, value, reach, scale)
     start(
-        tuned(forward_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
+        tuned(forward_kernel), lambda tile: (programs(length, tile["M"]) * batch * heads,),
         (query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
          far_out, far_log_sum, out, log_sum),
-        (*_strides(query, local_key, addressed_key, value, far_out, out), length, reach, scale),
+        (*_strides(query, local_key, addressed_key, value, far_out, out),
+         length, reach, _together(query, value), scale),
         **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
     )  # fmt: skip
     return out, log_sum
@@ -102,14 +108,15 @@ def backward(
     facts = *pairs.pointers(), pairs.start if bonus is None else bonus, log_sum, delta
     flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
     start(
-        tuned(query_kernel), lambda tile: (programs(length, tile["M"]), batch * heads),
+        tuned(query_kernel), lambda tile: (programs(length, tile["M"]) * batch * heads,),
         (*given, *facts, out, beyond.query, query_grad, bonus_grad),
-        (*_strides(*given, out, beyond.query, query_grad), length, reach, scale), **flags,
+        (*_strides(*given, out, beyond.query, query_grad), length, reach, _together(query, value), scale), **flags,
     )  # fmt: skip
     start(
-        tuned(key_kernel), lambda tile: (programs(length, tile["N"]), batch * kv_heads),
+        tuned(key_kernel), lambda tile: (programs(length, tile["N"]) * batch * kv_heads,),
         (*given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad),
-        (*_strides(*given, beyond.key, beyond.value, value_grad), length, reach, scale), **flags,
+        (*_strides(*given, beyond.key, beyond.value, value_grad),
+         length, reach, _together(value, query), scale), **flags,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
 
@@ -126,6 +133,20 @@ def _sizes(query: Tensor, key: Tensor, reach: int) -> dict[str, Any]:
         "HAS_FAR": reach > 0,
         "LENGTH_CLASS": _length_class(query.shape[2]),
     }
+
+
+def _together(written: Tensor, read: Tensor) -> int:
+    """How many heads, of those that programs write to, are gone through together; each tile of theirs reads two tensors
+    like ``read``."""
+    batch, heads, length, dim = read.shape
+    fitting = _cache_bytes(read.device) // CACHE_SHARE // (2 * length * dim * read.element_size())
+    sections = programs(batch * heads, max(1, fitting))
+    return programs(batch * written.shape[1], sections)
+
+
+@functools.cache
+def _cache_bytes(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else INTERPRETED_CACHE
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:

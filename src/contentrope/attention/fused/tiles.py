@@ -24,6 +24,20 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def place_of(together, tiles):
+    """The head of a program, counted over the whole batch, and its tile, counted from the one with most to read.
+
+    ``together`` heads are gone through tile by tile before the next begin: all long tiles start early, so that no SM
+    is left alone with one at the end, and what so few heads read again stays in the cache.
+    """
+    program = tl.program_id(0)
+    first = program // (together * tiles) * together
+    here = tl.minimum(together, tl.num_programs(0) // tiles - first)
+    turn = program - first * tiles
+    return first + turn % here, turn // here
+
+
+@triton.jit
 def rows_of(base, column, width: tl.constexpr, stride, count, WIDTH: tl.constexpr):
     """Rows ``column`` of a (tokens, width) matrix, zero beyond its edges."""
     place = tl.arange(0, WIDTH)

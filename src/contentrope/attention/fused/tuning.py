@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import triton
 
 from contentrope.launching import is_interpreted
 
 CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_SPARED", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
 """What the best tiles depend on, besides the dtype."""
+ROUNDS = 5
+MOST_LAUNCHES = 10
+ENOUGH_MS = 1.0
+"""In a round a tile is started until it has run this long, or so many times."""
+HEAD_START = 20_000_000
+"""Cycles a GPU waits before a round, some ten milliseconds: all launches are there by then, on a busy processor too."""
 
 
 class Tile(NamedTuple):
@@ -18,9 +27,11 @@ class Tile(NamedTuple):
     keys: int
     warps: int
     stages: int
+    band: int = 1
+    """Stages of the band, which is short and needs many registers: with one nothing is loaded ahead."""
 
     def config(self) -> Any:
-        sizes = {"M": self.queries, "N": self.keys}
+        sizes = {"M": self.queries, "N": self.keys, "BAND": self.band}
         return triton.Config(sizes, num_warps=self.warps, num_stages=self.stages)
 
 
@@ -28,21 +39,21 @@ class Tile(NamedTuple):
 # far keys are read elsewhere, few are left to a kernel, and narrow tiles of keys win.
 NARROW = {
     "forward_kernel": [Tile(64, 64, 4, 3), Tile(64, 32, 4, 4), Tile(64, 128, 4, 3), Tile(128, 64, 4, 3)],
-    "query_kernel": [Tile(64, 64, 4, 3), Tile(64, 32, 4, 3), Tile(64, 128, 4, 3)],
-    "key_kernel": [Tile(64, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 128, 8, 3), Tile(128, 128, 8, 3)],
+    "query_kernel": [Tile(64, 64, 4, 3, 2), Tile(64, 32, 4, 3, 2), Tile(128, 32, 8, 3)],
+    "key_kernel": [Tile(64, 64, 4, 3), Tile(32, 64, 4, 3, 2)],
 }
 """For heads of up to 64 dimensions."""
 WIDE = {
-    "forward_kernel": [Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)],
+    "forward_kernel": [Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3, 2), Tile(64, 32, 4, 2)],
     "query_kernel": [Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)],
-    "key_kernel": [Tile(64, 64, 8, 2), Tile(32, 64, 4, 2)],
+    "key_kernel": [Tile(64, 64, 8, 2), Tile(64, 64, 4, 2), Tile(32, 64, 4, 3, 2)],
 }
 SMALL = Tile(32, 32, 4, 2)
 """Fits where nothing else does: the widest heads in float32."""
 EXACT = [Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)]
 """For products in full float32, which no tensor core does: the compiler writes them out, which for larger tiles takes
 minutes, and fits into no registers. The second where the first needs more shared memory than many a GPU has."""
-INTERPRETED = triton.Config({"M": 32, "N": 16})
+INTERPRETED = triton.Config({"M": 32, "N": 16, "BAND": 1})
 """Small, so that small examples have several tiles."""
 
 
@@ -50,7 +61,7 @@ def tiles_for(kernel: str, width: int, precision: str) -> list[Tile]:
     """What is tried.
 
     >>> tiles_for("query_kernel", 64, "ieee")
-    [Tile(queries=32, keys=32, warps=8, stages=2)]
+    [Tile(queries=32, keys=32, warps=8, stages=2, band=1)]
     """
     if precision == "ieee":
         return EXACT[: 1 if width <= 128 else 2]
@@ -71,4 +82,30 @@ def tuned(kernel: Any) -> Any:
 
     every = list(dict.fromkeys([*NARROW[name], *WIDE[name], SMALL, *EXACT]))
     prune = {"early_config_prune": fitting}
-    return triton.autotune([t.config() for t in every], key=CLASS, prune_configs_by=prune, cache_results=True)(kernel)
+    return triton.autotune(
+        [t.config() for t in every], key=CLASS, prune_configs_by=prune, do_bench=milliseconds, cache_results=True
+    )(kernel)
+
+
+def milliseconds(launch: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
+    """What a launch takes at best, then the median and the worst: of one among many, with the cache as the one before
+    has left it.
+
+    In a model a layer reads what the one before has just written. Timed with an empty cache, as Triton does unless told
+    otherwise, short kernels get the tiles that load well, not those that compute well.
+    """
+    launch()  # compiled now
+    often = int(ENOUGH_MS / max(_round(launch, 1), ENOUGH_MS / MOST_LAUNCHES))
+    times = sorted(_round(launch, max(1, often)) for _ in range(ROUNDS))
+    return [times[0], statistics.median(times), times[-1]]
+
+
+def _round(launch: Callable[[], object], often: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(HEAD_START)
+    begin.record()
+    for _ in range(often):
+        launch()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / often
