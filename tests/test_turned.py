@@ -14,7 +14,6 @@ from torch import Tensor
 import contentrope as cr
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import turns_at_place, turns_of
-from tests.support import lively_model, random_ids
 
 pytest.importorskip("triton")
 
@@ -197,21 +196,3 @@ def test_the_operator_keeps_its_promises() -> None:
     by_token = turns.angles.detach().requires_grad_()  # type: ignore[union-attr]
     torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, True))
     torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, False))
-
-
-@pytest.mark.parametrize("options", [{}, {"competition": 1.0}])
-@pytest.mark.parametrize("scheme", ["content", "random"])
-def test_a_model_reads_the_same_with_it(scheme: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from contentrope.turned import operator
-
-    calls, real = [], operator.turned_states
-    monkeypatch.setattr(operator, "turned_states", lambda *given: calls.append(1) or real(*given))  # type: ignore[func-returns-value]
-    ids = random_ids(2, 45).to(DEVICE)
-    valid = torch.arange(45, device=DEVICE) < torch.tensor([[45], [40]], device=DEVICE)
-    logits = []
-    for backend in ("tiled", "fused"):
-        model = lively_model(scheme, dtype=torch.float32, layers=2, backend=backend, options=options).to(DEVICE)
-        torch.manual_seed(0)  # for the addresses drawn at random
-        logits.append(model(ids, valid=valid)[valid])
-    torch.testing.assert_close(*logits, rtol=0, atol=1e-4)
-    assert len(calls) == 2  # one for each layer

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from contentrope.frames import Frame
+from contentrope.frames import Frame, Projected
 from contentrope.model import Transformer
 
 Weights = Float[Tensor, "batch heads seq seq"]
@@ -55,16 +55,17 @@ class _Watched:
     def __init__(self, frame: Frame, found: dict[int, Weights]) -> None:
         self.frame, self.found = frame, found
 
-    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
+        value = projected.value
         positions, width = value.shape[1], value.shape[-1]
         at_position = torch.eye(positions, dtype=value.dtype, device=value.device)
         read = []
         for begin in range(0, positions, width):
             some = nn.functional.pad(at_position[:, begin : begin + width], (0, max(0, begin + width - positions)))
             seen = some[None, :, None].expand_as(value).contiguous()
-            read.append(self.frame.attend(layer, hidden, query, key, seen))
+            read.append(self.frame.attend(layer, hidden, Projected(projected.query, projected.key, seen)))
         self.found[layer] = torch.cat(read, dim=-1)[..., :positions].transpose(1, 2)
-        return self.frame.attend(layer, hidden, query, key, value)
+        return self.frame.attend(layer, hidden, projected)
 
 
 @contextmanager

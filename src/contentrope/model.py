@@ -19,7 +19,7 @@ from contentrope.cache import Cache, CacheShape, StreamState
 from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
-from contentrope.frames import Chunk, Frame
+from contentrope.frames import Chunk, Frame, Projected
 
 
 class Transformer(nn.Module):
@@ -188,8 +188,10 @@ class Block(nn.Module):
     def _attend(self, x: Tensor, frame: Frame, layer: int) -> Tensor:
         config = self.config
         heads = (config.heads, config.key_heads, config.key_heads)
-        query, key, value = self.query_key_value(x).unflatten(-1, (-1, config.head_dim)).split(heads, dim=2)
-        read = frame.attend(layer, x, query, key, self._dropout_of_positions(value))
+        together = self.query_key_value(x).unflatten(-1, (-1, config.head_dim))
+        query, key, value = together.split(heads, dim=2)
+        kept = self._dropout_of_positions(value)
+        read = frame.attend(layer, x, Projected(query, key, kept, together if kept is value else None))
         return self.attention_out(read.flatten(2))
 
     def _dropout(self, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import contentrope as cr
+from contentrope.frames import Projected
 from tests.support import TERMINATOR, VOCABULARY
 
 
@@ -23,14 +24,15 @@ class Weights:
             frame = make_frame(chunk)
             attend = frame.attend
 
-            def attend_and_look(layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            def attend_and_look(layer: int, hidden: Tensor, projected: Projected) -> Tensor:
+                query, key, value, _ = projected
                 parts = []
                 for part in torch.eye(value.shape[1], dtype=value.dtype).split(value.shape[-1], dim=1):
                     one_hot = torch.zeros_like(value)
                     one_hot[..., : part.shape[1]] = part[None, :, None]
-                    parts.append(attend(layer, hidden, query, key, one_hot)[..., : part.shape[1]])
+                    parts.append(attend(layer, hidden, Projected(query, key, one_hot))[..., : part.shape[1]])
                 self.by_layer.append(torch.cat(parts, dim=-1)[0].transpose(0, 1))
-                return attend(layer, hidden, query, key, value)
+                return attend(layer, hidden, projected)
 
             frame.attend = attend_and_look
             return frame

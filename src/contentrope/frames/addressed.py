@@ -21,7 +21,7 @@ from contentrope.anchors import UnitsBefore
 from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.pairs import aligned, no_competition, silence_padding
 from contentrope.cache import Cache
-from contentrope.frames.chunk import Chunk
+from contentrope.frames.chunk import Chunk, Projected
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
@@ -139,11 +139,12 @@ class AddressedFrame:
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded
 
-    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
+        query, key, value, together = projected
         query = self._sharpened(layer, query)
         if self.turns is not None:
-            turned, local, addressed = (x.transpose(1, 2) for x in self.turns.of(query, key, self.layout))
-            return self._by_backend(layer, turned, local, addressed, value.transpose(1, 2)).transpose(1, 2)
+            whole = together if query is projected.query else None
+            return self._turned_and_read(self.turns, layer, Projected(query, key, value, whole)).transpose(1, 2)
         turned = rotate(query, self.query_rotation, self.layout).transpose(1, 2)
         local = rotate(key, self.key_rotation, self.layout).transpose(1, 2)
         value = value.transpose(1, 2)
@@ -161,6 +162,21 @@ class AddressedFrame:
             stored = stored.clone()
             cache.turn_keys(self.window.begin, self.window.rotation, layer)
         return self._by_backend(layer, turned, stored, addressed, values).transpose(1, 2)
+
+    def _turned_and_read(self, turns: Turns, layer: int, projected: Projected) -> Tensor:
+        query, key, value, together = projected
+        if together is None:
+            turned, local, addressed = (x.transpose(1, 2) for x in turns.of(query, key, self.layout))
+            return self._by_backend(layer, turned, local, addressed, value.transpose(1, 2))
+        return fused.attend_together(
+            together,
+            key.shape[2],
+            turns,
+            self.layout,
+            self.rule,
+            competition=self.competition(layer),
+            scale=self.scale,
+        )
 
     def _sharpened(
         self, layer: int, query: Float[Tensor, "batch seq heads head_dim"]

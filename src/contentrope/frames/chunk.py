@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -67,6 +67,16 @@ class Chunk:
         return self.cache.fact("valid", 0, self.offset + self.ids.shape[1]).bool()
 
 
+class Projected(NamedTuple):
+    """What a layer makes of its input, to read with and to be read."""
+
+    query: Float[Tensor, "batch seq heads head_dim"]
+    key: Float[Tensor, "batch seq kv_heads head_dim"]
+    value: Float[Tensor, "batch seq kv_heads head_dim"]
+    together: Float[Tensor, "batch seq all_heads head_dim"] | None = None
+    """All three side by side, as one projection gave them; None where one of them has been changed."""
+
+
 @runtime_checkable
 class Frame(Protocol):
     """What the layers ask of a scheme."""
@@ -75,9 +85,7 @@ class Frame(Protocol):
         self,
         layer: int,
         hidden: Float[Tensor, "batch seq dim"],
-        query: Float[Tensor, "batch seq heads head_dim"],
-        key: Float[Tensor, "batch seq kv_heads head_dim"],
-        value: Float[Tensor, "batch seq kv_heads head_dim"],
+        projected: Projected,
     ) -> Float[Tensor, "batch seq heads head_dim"]:
         """Attention of one layer, whose normed input is ``hidden``; appends to the cache if there is one."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contentrope.attention.householder import path_attention, rewritten_keys
 from contentrope.cache import Cache
-from contentrope.frames.chunk import Chunk
+from contentrope.frames.chunk import Chunk, Projected
 from contentrope.frames.plain import PlainFrame
 
 WINDOW = 3
@@ -47,10 +47,10 @@ class PathFrame(PlainFrame):
         if self.key_valid is not None:
             self.predecessors = predecessors(self.key_valid, WINDOW - 1)[:, chunk.offset :]
 
-    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
         cache = self.chunk.cache
         reflector = self._reflectors(layer, hidden)
-        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        query, key, value = (x.transpose(1, 2) for x in projected[:3])
         seen = None
         if cache is not None:
             seen = self._seen(cache, layer)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contentrope.attention.plain import causal_attention
 from contentrope.cache import StreamState
-from contentrope.frames.chunk import Chunk
+from contentrope.frames.chunk import Chunk, Projected
 from contentrope.rotary import Rotation, rotate
 from contentrope.units import SegmenterState, Units
 
@@ -37,7 +37,8 @@ class PlainFrame:
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded if self.added is None else embedded + self.added.to(embedded.dtype)
 
-    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
+        query, key, value, _ = projected
         if self.rotation is not None:
             layout = self.chunk.config.rotary.pairs
             query, key = rotate(query, self.rotation, layout), rotate(key, self.rotation, layout)

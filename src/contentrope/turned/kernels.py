@@ -90,8 +90,9 @@ def copy_rest(
 
 @triton.jit
 def turn_queries(
-    source, source_b, source_t, source_h, target, direction, cos, sin, address_cos, address_sin, slot, closes, lane,
-    cos_b, cos_t, cos_h, length, slots, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    source, source_b, source_t, source_h, target, target_b, target_t, target_h, direction,
+    cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     PAIRS: tl.constexpr, REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Forwards (1) queries, backwards (-1) their gradients; by their unit's address too where they close it."""
@@ -105,7 +106,7 @@ def turn_queries(
     )
     cosine, sine = turn(cosine, sine, to_cos, to_sin)
     rows = offsets(batch, token, head, source_b, source_t, source_h)
-    out = offsets(batch, token, head, length * HEADS * DIM, HEADS * DIM, DIM)
+    out = offsets(batch, token, head, target_b, target_t, target_h)
     a, b = load_pairs(source, rows, is_there, lane, PAIRS, INTERLEAVED)
     a, b = turn(a, b, cosine, direction * sine)
     store_pairs(target, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
@@ -124,8 +125,9 @@ def forward_kernel(
     lane = tl.arange(0, WIDTH)
     if tl.program_id(2) == 0:
         turn_queries(
-            query, query_b, query_t, query_h, turned, 1.0, cos, sin, address_cos, address_sin, slot, closes, lane,
-            cos_b, cos_t, cos_h, length, slots, HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
+            query, query_b, query_t, query_h, turned, length * HEADS * DIM, HEADS * DIM, DIM, 1.0,
+            cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
+            HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
         )  # fmt: skip
     else:
         token, head, is_there = places(tl.program_id(0), length, KV_HEADS, ROWS)
@@ -159,7 +161,7 @@ def backward_kernel(
     turned_grad, local_grad, addressed_grad, turned, addressed,
     cos, sin, address_cos, address_sin, slot, closes, query_grad, key_grad, angle_grad,
     turned_b, turned_t, turned_h, local_b, local_t, local_h, addressed_b, addressed_t, addressed_h,
-    cos_b, cos_t, cos_h, length, slots,
+    query_b, query_t, query_h, key_b, key_t, key_h, cos_b, cos_t, cos_h, length, slots,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
     REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr,
     TO_ANGLES: tl.constexpr,
@@ -169,8 +171,9 @@ def backward_kernel(
     GROUP: tl.constexpr = HEADS // KV_HEADS
     if tl.program_id(2) == 0:
         turn_queries(
-            turned_grad, turned_b, turned_t, turned_h, query_grad, -1.0, cos, sin, address_cos, address_sin, slot,
-            closes, lane, cos_b, cos_t, cos_h, length, slots, HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH,
+            turned_grad, turned_b, turned_t, turned_h, query_grad, query_b, query_t, query_h, -1.0,
+            cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
+            HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH,
             INTERLEAVED, ROWS,
         )  # fmt: skip
     else:
@@ -181,7 +184,7 @@ def backward_kernel(
         )
         local_rows = offsets(batch, token, head, local_b, local_t, local_h)
         there_rows = offsets(batch, token, head, addressed_b, addressed_t, addressed_h)
-        out = offsets(batch, token, head, length * KV_HEADS * DIM, KV_HEADS * DIM, DIM)
+        out = offsets(batch, token, head, key_b, key_t, key_h)
         there_a, there_b = load_pairs(addressed_grad, there_rows, is_there, lane, PAIRS, INTERLEAVED)
         # Addressed keys are local ones turned on: their gradient comes back by way of the local ones.
         a, b = turn(there_a, there_b, to_cos, -to_sin)
@@ -200,7 +203,8 @@ def backward_kernel(
                 kept += tl.load(local_grad + local_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
             tl.store(key_grad + out[:, None] + column, kept.to(key_grad.dtype.element_ty), mask=rest)
         if TO_ANGLES:
-            a, b = load_pairs(addressed, out, is_there, lane, PAIRS, INTERLEAVED)
+            rows = offsets(batch, token, head, length * KV_HEADS * DIM, KV_HEADS * DIM, DIM)
+            a, b = load_pairs(addressed, rows, is_there, lane, PAIRS, INTERLEAVED)
             angle = by_angle(there_a, there_b, a, b)
             closing = is_there & (tl.load(closes + batch * length + token) != 0)
             for member in tl.static_range(GROUP):

@@ -7,12 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from contentrope.launching import power_of_two, programs, start
-from contentrope.operators import Differentiable, Operator, dimensions_together, standing_for_all
-from contentrope.turned.kernels import backward_kernel, forward_kernel
-
-PAIRS_AT_ONCE = 1024
-"""Of a program; with four warps, eight a thread."""
+from contentrope.operators import Differentiable, Operator
+from contentrope.turned import launch
 
 
 def _forward(
@@ -28,23 +24,11 @@ def _forward(
     interleaved: bool,
     with_local: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    turned, local, addressed = _forward_shapes(query, key, with_local)
-    if query.numel():
-        query, key = dimensions_together(query), dimensions_together(key)
-        cos, sin, strides = standing_for_all(cos, sin, (*key.shape[:3], cos.shape[3]))
-        sizes = _sizes(query, key, cos, interleaved, with_local)
-        start(
-            forward_kernel, _grid(query, key, sizes),
-            (query, key, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
-             slot.contiguous(), closes.contiguous(), turned, local, addressed),
-            (*query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], address_cos.shape[1]), **sizes,
-        )  # fmt: skip
-    return turned, local, addressed
+    return launch.forward(query, key, cos, sin, address_cos, address_sin, slot, closes, interleaved, with_local)
 
 
 def _forward_shapes(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    local = key.new_empty(key.shape if rest[-1] else (0,))
-    return query.new_empty(query.shape), local, key.new_empty(key.shape)
+    return launch.states_for(query, key, rest[-1])
 
 
 def _backward(
@@ -64,20 +48,10 @@ def _backward(
     to_angles: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, and the angles of each token's unit (empty, if they are not asked for)."""
-    query_grad, key_grad, angle_grad = _gradients(turned, addressed, cos, to_angles)
-    if turned.numel():
-        local_grad = local_grad if with_local else addressed_grad  # never read then
-        grads = [dimensions_together(grad) for grad in (turned_grad, local_grad, addressed_grad)]
-        cos, sin, strides = standing_for_all(cos, sin, (*addressed.shape[:3], cos.shape[3]))
-        sizes = _sizes(turned, addressed, cos, interleaved, with_local)
-        start(
-            backward_kernel, _grid(turned, addressed, sizes),
-            (*grads, turned, addressed, cos, sin, address_cos.contiguous(), address_sin.contiguous(),
-             slot.contiguous(), closes.contiguous(), query_grad, key_grad, angle_grad),
-            (*(stride for grad in grads for stride in grad.stride()[:3]), *strides,
-             turned.shape[1], address_cos.shape[1]), **sizes, TO_ANGLES=to_angles,
-        )  # fmt: skip
-    return query_grad, key_grad, angle_grad
+    to = _gradients(turned, addressed, cos, to_angles)
+    facts = cos, sin, address_cos, address_sin, slot, closes, interleaved, with_local
+    launch.backward((turned_grad, local_grad, addressed_grad), turned, addressed, *facts, to)
+    return to
 
 
 def _backward_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,31 +59,8 @@ def _backward_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gradients(turned: Tensor, addressed: Tensor, cos: Tensor, to_angles: bool) -> tuple[Tensor, Tensor, Tensor]:
-    batch, length, kv_heads, _ = addressed.shape
-    shape = (batch if to_angles else 0, length, kv_heads, cos.shape[-1])
-    return turned.new_empty(turned.shape), addressed.new_empty(addressed.shape), cos.new_empty(shape)
-
-
-def _sizes(query: Tensor, key: Tensor, cos: Tensor, interleaved: bool, with_local: bool) -> dict[str, Any]:
-    dim, pairs = query.shape[3], cos.shape[3]
-    width, rest = power_of_two(pairs), dim - 2 * pairs
-    return {
-        "HEADS": query.shape[2],
-        "KV_HEADS": key.shape[2],
-        "DIM": dim,
-        "PAIRS": pairs,
-        "WIDTH": width,
-        "REST": rest,
-        "REST_WIDTH": power_of_two(max(rest, 1)),
-        "INTERLEAVED": interleaved,
-        "LOCAL": with_local,
-        "ROWS": max(1, PAIRS_AT_ONCE // width),
-    }
-
-
-def _grid(query: Tensor, key: Tensor, sizes: dict[str, Any]) -> tuple[int, int, int]:
-    batch, length, heads, _ = query.shape
-    return programs(length * max(heads, key.shape[2]), sizes["ROWS"]), batch, 2
+    queries, keys = turned.new_empty(turned.shape), addressed.new_empty(addressed.shape)
+    return queries, keys, launch.angles_for(addressed, cos, to_angles)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -13,8 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
+from contentrope.config import PairLayout
 from contentrope.errors import BackendError
 from contentrope.launching import is_interpreted
+from contentrope.turned import Turns
 
 LARGEST_HEAD = 256
 
@@ -33,19 +35,53 @@ def attend(
     _refuse_what_it_cannot_do(query, rule, dropout, scale)
     from contentrope.attention.fused import operator  # triton is needed only here
 
+    facts = _facts(rule, competition, query.shape[1])
+    out, _ = operator.attention(query, local_key, addressed_key, value, *facts, scale, _longest(rule))
+    return silence_padding(out, rule)
+
+
+def attend_together(
+    together: Float[Tensor, "batch queries all_heads head_dim"],
+    kv_heads: int,
+    turns: Turns,
+    layout: PairLayout,
+    rule: PairRule,
+    *,
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    scale: float,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """:func:`attend` of queries, keys and values that one projection gave side by side, turned here.
+
+    Their gradient is one tensor too. Parts of it from several operators would have to be copied together.
+    """
+    _refuse_what_it_cannot_do(together, rule, 0.0, scale)
+    from contentrope.attention.fused import together as whole
+
+    facts = _facts(rule, competition, together.shape[2] - 2 * kv_heads)
+    places = turns.cos, turns.sin, turns.address_cos, turns.address_sin, turns.slot
+    settings = kv_heads, layout == "interleaved", scale, _longest(rule)
+    out, *_ = whole.attention(together, turns.angles, *places, *facts, *settings)
+    return silence_padding(out, rule)
+
+
+def _facts(rule: PairRule, competition: float | Tensor, heads: int) -> tuple[Tensor | None, ...]:
+    """The pair rule, and what is added to the scores of the own unit (None: nothing), as the kernels read them."""
     bonus = None
     if not no_competition(competition):
-        bonus = for_heads(rule.own_unit_bonus(competition, torch.float32), query.shape[1])
-        bonus = bonus.expand(query.shape[:3]).contiguous()
+        bonus = for_heads(rule.own_unit_bonus(competition, torch.float32), heads)
+        bonus = bonus.expand(len(rule.start), heads, -1).contiguous()
     pairs = rule.memo.get("fused")
     if pairs is None:
         pairs = rule.memo["fused"] = _pairs(rule)
+    return *pairs, bonus
+
+
+def _longest(rule: PairRule) -> int | None:
+    """How far to the left a query may read local keys; None: not known, or not all further keys are seen."""
     sees_all_far_keys = rule.query_valid is None and rule.query_memory is None
-    longest = rule.longest if sees_all_far_keys else None
-    if longest is not None and rule.spared is not None:
-        longest *= 1 + rule.spared.most
-    out, _ = operator.attention(query, local_key, addressed_key, value, *pairs, bonus, scale, longest)
-    return silence_padding(out, rule)
+    if not sees_all_far_keys or rule.longest is None:
+        return None
+    return rule.longest if rule.spared is None else rule.longest * (1 + rule.spared.most)
 
 
 def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:

@@ -164,7 +164,7 @@ def key_kernel(
     local_grad, addressed_grad, value_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, far_key_b, far_key_h, far_key_t,
-    far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t,
+    far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t, value_grad_b, value_grad_h, value_grad_t,
     length, reach, together, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
@@ -270,4 +270,5 @@ def key_kernel(
         to_addressed += rows_of(far_key_grad, key_column, DIM, far_key_t, length - reach, WIDTH).to(tl.float32)
         to_value += rows_of(far_value_grad, key_column, DIM, far_value_t, length - reach, WIDTH).to(tl.float32)
     store_rows(addressed_grad + to_here, key_column, to_addressed, DIM, key_grad_t, length, WIDTH)
-    store_rows(value_grad + to_here, key_column, to_value, DIM, key_grad_t, length, WIDTH)
+    value_grad += batch * value_grad_b + kv_head * value_grad_h
+    store_rows(value_grad, key_column, to_value, DIM, value_grad_t, length, WIDTH)

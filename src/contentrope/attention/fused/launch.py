@@ -87,14 +87,16 @@ def backward(
     bonus: Tensor | None,
     scale: float,
     reach: int,
+    value_grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, local key, addressed key, value and bonus (empty where there is none)."""
+    """Gradients of query, local key, addressed key, value and bonus (empty where there is none). That of the values is
+    written into ``value_grad``, if it is given."""
     batch, heads, length, dim = query.shape
     kv_heads = local_key.shape[1]
     query_grad = query.new_empty(batch, length, heads, dim).transpose(1, 2)
-    local_grad, addressed_grad, value_grad = (
-        query.new_empty(batch, length, kv_heads, dim).transpose(1, 2) for _ in range(3)
-    )
+    local_grad, addressed_grad = (query.new_empty(batch, length, kv_heads, dim).transpose(1, 2) for _ in range(2))
+    if value_grad is None:
+        value_grad = query.new_empty(batch, length, kv_heads, dim).transpose(1, 2)
     bonus_grad = torch.empty_like(log_sum if bonus is not None else log_sum[:0])
     if not query.numel():
         return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
@@ -115,7 +117,7 @@ def backward(
     start(
         tuned(key_kernel), lambda tile: (programs(length, tile["N"]) * batch * kv_heads,),
         (*given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad),
-        (*_strides(*given, beyond.key, beyond.value, value_grad),
+        (*_strides(*given, beyond.key, beyond.value, addressed_grad, value_grad),
          length, reach, _together(value, query), scale), **flags,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contentrope.config import PairLayout
-from contentrope.frames import Chunk, PlainFrame
+from contentrope.frames import Chunk, PlainFrame, Projected
 from contentrope.model import Transformer
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes import Scheme
@@ -45,9 +45,9 @@ class TurnedFrame(PlainFrame):
         super().__init__(chunk)
         self.turned_by, self.turn = rotation, turn
 
-    def attend(self, layer: int, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key = self.turn(query, key, self.turned_by, self.chunk.config.rotary.pairs)
-        return super().attend(layer, hidden, query, key, value)
+    def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
+        query, key = self.turn(projected.query, projected.key, self.turned_by, self.chunk.config.rotary.pairs)
+        return super().attend(layer, hidden, Projected(query, key, projected.value))
 
 
 def turn_both(query: Tensor, key: Tensor, rotation: Rotation, layout: PairLayout) -> tuple[Tensor, Tensor]:
