@@ -9,6 +9,7 @@ from torch import Tensor
 
 from contentrope.operators import Differentiable, Operator
 from contentrope.turned import launch
+from contentrope.turned.launch import Facts
 
 
 def _forward(
@@ -24,7 +25,8 @@ def _forward(
     interleaved: bool,
     with_local: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return launch.forward(query, key, cos, sin, address_cos, address_sin, slot, closes, interleaved, with_local)
+    facts = Facts(cos, sin, address_cos, address_sin, slot, closes, interleaved, with_local)
+    return launch.forward(query, key, facts)
 
 
 def _forward_shapes(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,8 +51,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, and the angles of each token's unit (empty, if they are not asked for)."""
     to = _gradients(turned, addressed, cos, to_angles)
-    facts = cos, sin, address_cos, address_sin, slot, closes, interleaved, with_local
-    launch.backward((turned_grad, local_grad, addressed_grad), turned, addressed, *facts, to)
+    facts = Facts(cos, sin, address_cos, address_sin, slot, closes, interleaved, with_local)
+    launch.backward((turned_grad, local_grad, addressed_grad), turned, addressed, facts, to)
     return to
 
 

@@ -14,7 +14,7 @@ from contentrope.attention.fused.launch import Pairs
 from contentrope.operators import Differentiable, Operator, dimensions_together
 
 
-def forward(
+def _forward(
     query: Tensor,
     local_key: Tensor,
     addressed_key: Tensor,
@@ -42,7 +42,7 @@ def _forward_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return out, query.new_empty(batch, heads, length, dtype=torch.float32)
 
 
-def backward(
+def _backward(
     grad: Tensor,
     query: Tensor,
     local_key: Tensor,
@@ -100,8 +100,8 @@ def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, _: None
 
 
 attention = Differentiable(
-    Operator("fused_attention", forward, _forward_shapes),
-    Operator("fused_attention_backward", backward, _backward_shapes),
+    Operator("fused_attention", _forward, _forward_shapes),
+    Operator("fused_attention_backward", _backward, _backward_shapes),
     _keep,
     _differentiate,
 )

@@ -43,7 +43,8 @@ def _forward(
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     query, key, value = _parts(dimensions_together(together), kv_heads)
-    states = turning.forward(query, key, cos, sin, address_cos, address_sin, slot, closes, interleaved, WITH_LOCAL)
+    facts = turning.Facts(cos, sin, address_cos, address_sin, slot, closes, interleaved, WITH_LOCAL)
+    states = turning.forward(query, key, facts)
     turned, local, addressed, value = (x.transpose(1, 2) for x in (*states, value))
     pairs = Pairs(start, left, spared, closes, valid, memory)
     reach = reach_of(turned, longest_unit)
@@ -96,10 +97,9 @@ def _backward(
         dimensions_together(grad), reading, local_keys, addressed_keys, values, out, log_sum, pairs, bonus, scale,
         reach_of(reading, longest_unit), value_grad.transpose(1, 2),
     )  # fmt: skip
-    turning.backward(
-        (to_turned.transpose(1, 2), to_local.transpose(1, 2), to_addressed.transpose(1, 2)), turned, addressed,
-        cos, sin, address_cos, address_sin, slot, closes, interleaved, WITH_LOCAL, (query_grad, key_grad, angle_grad),
-    )  # fmt: skip
+    facts = turning.Facts(cos, sin, address_cos, address_sin, slot, closes, interleaved, WITH_LOCAL)
+    to_states = to_turned.transpose(1, 2), to_local.transpose(1, 2), to_addressed.transpose(1, 2)
+    turning.backward(to_states, turned, addressed, facts, (query_grad, key_grad, angle_grad))
     return together_grad, angle_grad, bonus_grad
 
 
