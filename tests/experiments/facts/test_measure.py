@@ -198,6 +198,7 @@ def test_conditions_have_the_facts_they_name() -> None:
         ({"variants": ("rope", "rope")}, "different"),
         ({"variants": ("content:memory=1",)}, "memory in 'content:memory=1' must be true or false"),
         ({"variants": ("rupe",)}, "unknown scheme 'rupe'"),
+        ({"variants": ("rope",), "exponents": (0.5,)}, r"exponents \(0.5,\) are for models with addresses, .* of rope"),
     ],
 )
 def test_senseless_settings_are_refused(change: dict[str, Any], message: str) -> None:

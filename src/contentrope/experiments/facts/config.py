@@ -77,8 +77,14 @@ class FactsConfig:
                 raise InputError(f"exponents must be finite numbers, got {exponent}")
         if min((1, *self.scaling)) < 1:
             raise InputError(f"scaling must be numbers of at least 1, got {self.scaling}")
-        for variant in self.variants:
-            without_memory(variant)
+        with_addresses = [
+            parse_variant(without_memory(name)[0]).scheme in schemes.KNOW_MEMORY for name in self.variants
+        ]
+        if self.exponents and not any(with_addresses):
+            raise InputError(
+                f"exponents {self.exponents} are for models with addresses, which none of {', '.join(self.variants)} "
+                f"has; add one of {', '.join(schemes.KNOW_MEMORY)}, or leave out --exponents"
+            )
 
     def model_of(self, variant: str, sampler: Sampler) -> ModelConfig:
         """The settings of the model of a variant."""
