@@ -1,4 +1,4 @@
-"""The descriptor in one kernel, run by Triton's interpreter, against the definition in float64."""
+"""The descriptor in one kernel, on a GPU or in Triton's interpreter, against the definition in float64."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from contentrope.rotary import Rotation, rotate
 from tests.support import lively_model, random_ids
 
 pytest.importorskip("triton")
-if torch.cuda.is_available():
-    pytest.skip("on a GPU the kernel is tested with the model: attention/test_gpu.py", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64).to(DEVICE)
 
 
 def defined(
@@ -40,14 +44,22 @@ def fused(
 
 
 def require_equal(
-    heads: int, head_dim: int, pairs: int, layout: str, *, seq: int = 37, end_rate: float = 0.2, per_head: bool = False
+    heads: int,
+    head_dim: int,
+    pairs: int,
+    layout: str,
+    *,
+    seq: int = 37,
+    end_rate: float = 0.2,
+    longest: int = 9,
+    per_head: bool = False,
 ) -> None:
     torch.manual_seed(seq)
     dim = heads * head_dim
-    units = cr.segment((torch.rand(2, seq) >= end_rate).long(), cr.Terminators({0}), max_length=9)
-    x, weight, bias = (torch.randn(*size, dtype=torch.float64) for size in ((2, seq, dim), (dim,), (dim,)))
-    angles = torch.randn(2, seq, heads if per_head else 1, pairs, dtype=torch.float64)
-    seen = torch.randn(2, seq, dim, dtype=torch.float64)
+    units = cr.segment((torch.rand(2, seq) >= end_rate).long().to(DEVICE), cr.Terminators({0}), max_length=longest)
+    x, weight, bias = (random(*size) for size in ((2, seq, dim), (dim,), (dim,)))
+    angles = random(2, seq, heads if per_head else 1, pairs)
+    seen = random(2, seq, dim)
     results = []
     for function, dtype in ((defined, torch.float64), (fused, torch.float32)):
         leaves = [leaf.to(dtype).requires_grad_() for leaf in (x, weight, bias)]
@@ -65,15 +77,28 @@ def test_output_and_gradients_are_the_definitions(heads: int, head_dim: int, pai
 
 
 @settings(max_examples=15)
-@given(seq=st.integers(1, 50), end_rate=st.sampled_from([0.0, 0.1, 0.6, 1.0]))
-def test_any_units(seq: int, end_rate: float) -> None:
-    require_equal(2, 6, 2, "half", seq=seq, end_rate=end_rate)
+@given(seq=st.integers(1, 50), end_rate=st.sampled_from([0.0, 0.1, 0.6, 1.0]), longest=st.integers(1, 60))
+def test_any_units(seq: int, end_rate: float, longest: int) -> None:
+    require_equal(2, 6, 2, "half", seq=seq, end_rate=end_rate, longest=longest)
+
+
+@pytest.mark.parametrize("longest", [31, 32, 33, 64, 65, 150])
+def test_units_longer_than_what_is_summed_at_once(longest: int) -> None:
+    require_equal(2, 8, 4, "half", seq=150, end_rate=0.0, longest=longest)
+
+
+@pytest.mark.parametrize("longest", [1, 7, 50])
+def test_wide_embeddings_of_which_few_are_summed_at_once(longest: int) -> None:
+    from contentrope.descriptor.operator import _tokens_at_once
+
+    assert _tokens_at_once(3 * 1000) == 2
+    require_equal(3, 1000, 400, "half", seq=50, end_rate=0.0, longest=longest)
 
 
 @pytest.fixture
 def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
-    assert torch.empty(1).isnan()
+    assert torch.empty(1, device=DEVICE).isnan()
     yield
     torch.use_deterministic_algorithms(False)
 
@@ -86,18 +111,17 @@ def test_every_number_is_written(poisoned_memory: None) -> None:
 def test_the_operator_keeps_its_promises() -> None:
     from contentrope.descriptor.operator import unit_descriptors
 
-    units = cr.segment(random_ids(2, 12), cr.Terminators({0}))
-    x, weight, bias = torch.randn(2, 12, 8), torch.randn(8), torch.randn(8)
-    leaves = [leaf.requires_grad_() for leaf in (x, weight, bias)]
-    angles = torch.randn(1, 12, 1, 2)
+    units = cr.segment(random_ids(2, 12).to(DEVICE), cr.Terminators({0}))
+    leaves = [random(*size).float().requires_grad_() for size in ((2, 12, 8), (8,), (8,))]
+    angles = random(1, 12, 1, 2).float()
     given_all = (leaves[0], units.unit, angles.cos(), angles.sin(), *leaves[1:], 1e-5, 4, False)
     torch.library.opcheck(unit_descriptors.known, given_all)
 
 
 def test_a_model_reads_the_same_with_it() -> None:
-    ids = random_ids(2, 45)
+    ids = random_ids(2, 45).to(DEVICE)
     tiled, whole = (
-        lively_model("content", dtype=torch.float32, backend=backend, options={"competition": 1.0})
+        lively_model("content", dtype=torch.float32, backend=backend, options={"competition": 1.0}).to(DEVICE)
         for backend in ("tiled", "fused")
     )
     expected, found = tiled(ids), whole(ids)
