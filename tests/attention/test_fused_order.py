@@ -1,4 +1,4 @@
-"""In which order the programs of a kernel take heads and tiles: each once, and heads together, tile by tile."""
+"""In which order the programs of a kernel take heads and tiles: each once, and heads abreast, tile by tile."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from contentrope.attention.fused.tiles import place_of  # noqa: E402
 
 
 @triton.jit
-def order_kernel(heads_out, tiles_out, together, tiles):
-    place, turn = place_of(together, tiles)
+def order_kernel(heads_out, tiles_out, abreast, tiles):
+    place, turn = place_of(abreast, tiles)
     tl.store(heads_out + tl.program_id(0), place)
     tl.store(tiles_out + tl.program_id(0), turn)
 
 
-def order(heads: int, together: int, tiles: int) -> list[tuple[int, int]]:
+def order(heads: int, abreast: int, tiles: int) -> list[tuple[int, int]]:
     """Head and tile of every program."""
     places, turns = (torch.full((heads * tiles,), -1, dtype=torch.int32) for _ in range(2))
-    order_kernel[(heads * tiles,)](places, turns, together, tiles)
+    order_kernel[(heads * tiles,)](places, turns, abreast, tiles)
     return list(zip(places.tolist(), turns.tolist(), strict=True))
 
 
-@given(heads=st.integers(1, 9), together=st.integers(1, 12), tiles=st.integers(1, 5))
-def test_every_tile_of_every_head_is_one_programs(heads: int, together: int, tiles: int) -> None:
-    found = order(heads, together, tiles)
+@given(heads=st.integers(1, 9), abreast=st.integers(1, 12), tiles=st.integers(1, 5))
+def test_every_tile_of_every_head_is_one_programs(heads: int, abreast: int, tiles: int) -> None:
+    found = order(heads, abreast, tiles)
     assert sorted(found) == [(head, tile) for head in range(heads) for tile in range(tiles)]
-    # Heads that are taken together go tile by tile; no head begins before those of the section before it have ended.
-    assert found == sorted(found, key=lambda pair: (pair[0] // together, pair[1], pair[0]))
+    # Heads that are taken abreast go tile by tile; no head begins before those of the section before it have ended.
+    assert found == sorted(found, key=lambda pair: (pair[0] // abreast, pair[1], pair[0]))
 
 
-def test_as_many_heads_go_together_as_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_heads_go_abreast_as_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     query, value = torch.zeros(2, 12, 64, 16), torch.zeros(2, 6, 64, 16)
     of_a_head = 2 * 64 * 16 * 4
     for holds, queries, keys in ((12, 24, 12), (6, 12, 6), (5, 8, 4), (1, 2, 1), (0, 2, 1)):
         monkeypatch.setattr(launch, "_cache_bytes", lambda device, n=holds: n * of_a_head * launch.CACHE_SHARE)
         # A tile of queries reads keys and values, which several heads of queries share.
-        assert launch._together(query, value) == queries
-        assert launch._together(value, value) == keys
+        assert launch._heads_abreast(query, value) == queries
+        assert launch._heads_abreast(value, value) == keys

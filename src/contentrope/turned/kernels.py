@@ -173,8 +173,7 @@ def backward_kernel(
         turn_queries(
             turned_grad, turned_b, turned_t, turned_h, query_grad, query_b, query_t, query_h, -1.0,
             cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
-            HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH,
-            INTERLEAVED, ROWS,
+            HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
         )  # fmt: skip
     else:
         token, head, is_there = places(tl.program_id(0), length, KV_HEADS, ROWS)

@@ -32,7 +32,7 @@ def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor,
     return tl.dot(to_scores.to(keys.dtype), keys, to_query, input_precision=PRECISION, out_dtype=tl.float32)
 
 
-@triton.jit(do_not_specialize=["together"])
+@triton.jit(do_not_specialize=["abreast"])
 def query_kernel(
     query, local_key, addressed_key, value, grad,
     start, left, spared, closes, valid, memory, bonus, log_sum, delta, out, far_grad,
@@ -40,14 +40,14 @@ def query_kernel(
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, out_b, out_h, out_t, far_b, far_h, far_t,
     query_grad_b, query_grad_h, query_grad_t,
-    length, reach, together, scale,
+    length, reach, abreast, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
     HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     """Queries of one tile; their D is left in ``delta`` for the kernel of the keys."""
     tiles = tl.cdiv(length, M)
-    place, turn = place_of(together, tiles)
+    place, turn = place_of(abreast, tiles)
     batch = (place // HEADS).to(tl.int64)
     head = (place % HEADS).to(tl.int64)
     begin = (tiles - 1 - turn) * M
@@ -157,7 +157,7 @@ def to_keys_of(
     return to_addressed, to_value
 
 
-@triton.jit(do_not_specialize=["together"])
+@triton.jit(do_not_specialize=["abreast"])
 def key_kernel(
     query, local_key, addressed_key, value, grad,
     start, left, spared, closes, valid, memory, bonus, log_sum, delta, far_key_grad, far_value_grad,
@@ -165,14 +165,14 @@ def key_kernel(
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, far_key_b, far_key_h, far_key_t,
     far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t, value_grad_b, value_grad_h, value_grad_t,
-    length, reach, together, scale,
+    length, reach, abreast, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
     HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of one tile; all query heads that share them, one after the other. Scores have keys as rows."""
     kv_heads: tl.constexpr = HEADS // GROUP
-    place, turn = place_of(together, tl.cdiv(length, N))
+    place, turn = place_of(abreast, tl.cdiv(length, N))
     batch = (place // kv_heads).to(tl.int64)
     kv_head = (place % kv_heads).to(tl.int64)
     begin = turn * N

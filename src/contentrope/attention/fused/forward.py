@@ -33,20 +33,20 @@ def absorb(scores, value, accumulated, total, largest, factor, PRECISION: tl.con
     return accumulated, total * fade + tl.sum(weights, 1), new_largest
 
 
-@triton.jit(do_not_specialize=["together"])
+@triton.jit(do_not_specialize=["abreast"])
 def forward_kernel(
     query, local_key, addressed_key, value,
     start, left, spared, closes, valid, memory, bonus, far_out, far_log_sum,
     out, log_sum,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, far_b, far_h, far_t, out_b, out_h, out_t,
-    length, reach, together, scale,
+    length, reach, abreast, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
     HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, LENGTH_CLASS, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(length, M)
-    place, turn = place_of(together, tiles)
+    place, turn = place_of(abreast, tiles)
     batch = (place // HEADS).to(tl.int64)
     head = (place % HEADS).to(tl.int64)
     begin = (tiles - 1 - turn) * M

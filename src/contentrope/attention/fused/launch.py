@@ -18,9 +18,9 @@ from contentrope.launching import power_of_two, programs, start
 SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
 """Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
 CACHE_SHARE = 3
-"""Heads are read together as long as what they read again fills at most this part of a GPU's cache."""
+"""Heads are read abreast as long as what they read again fills at most this part of a GPU's cache."""
 INTERPRETED_CACHE = 1 << 15
-"""Small, so that small examples have heads that are not read together."""
+"""Small, so that small examples have heads that are not read abreast."""
 
 
 class Pairs(NamedTuple):
@@ -69,7 +69,7 @@ def forward(
         (query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
          far_out, far_log_sum, out, log_sum),
         (*_strides(query, local_key, addressed_key, value, far_out, out),
-         length, reach, _together(query, value), scale),
+         length, reach, _heads_abreast(query, value), scale),
         **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
     )  # fmt: skip
     return out, log_sum
@@ -112,13 +112,13 @@ def backward(
     start(
         tuned(query_kernel), lambda tile: (programs(length, tile["M"]) * batch * heads,),
         (*given, *facts, out, beyond.query, query_grad, bonus_grad),
-        (*_strides(*given, out, beyond.query, query_grad), length, reach, _together(query, value), scale), **flags,
+        (*_strides(*given, out, beyond.query, query_grad), length, reach, _heads_abreast(query, value), scale), **flags,
     )  # fmt: skip
     start(
         tuned(key_kernel), lambda tile: (programs(length, tile["N"]) * batch * kv_heads,),
         (*given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad),
         (*_strides(*given, beyond.key, beyond.value, addressed_grad, value_grad),
-         length, reach, _together(value, query), scale), **flags,
+         length, reach, _heads_abreast(value, query), scale), **flags,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
 
@@ -137,8 +137,8 @@ def _sizes(query: Tensor, key: Tensor, reach: int) -> dict[str, Any]:
     }
 
 
-def _together(written: Tensor, read: Tensor) -> int:
-    """How many heads, of those that programs write to, are gone through together; each tile of theirs reads two tensors
+def _heads_abreast(written: Tensor, read: Tensor) -> int:
+    """How many heads, of those that programs write to, are gone through abreast; each tile of theirs reads two tensors
     like ``read``."""
     batch, heads, length, dim = read.shape
     fitting = _cache_bytes(read.device) // CACHE_SHARE // (2 * length * dim * read.element_size())

@@ -24,15 +24,15 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def place_of(together, tiles):
+def place_of(abreast, tiles):
     """The head of a program, counted over the whole batch, and its tile, counted from the one with most to read.
 
-    ``together`` heads are gone through tile by tile before the next begin: all long tiles start early, so that no SM
+    ``abreast`` heads are gone through tile by tile before the next begin: all long tiles start early, so that no SM
     is left alone with one at the end, and what so few heads read again stays in the cache.
     """
     program = tl.program_id(0)
-    first = program // (together * tiles) * together
-    here = tl.minimum(together, tl.num_programs(0) // tiles - first)
+    first = program // (abreast * tiles) * abreast
+    here = tl.minimum(abreast, tl.num_programs(0) // tiles - first)
     turn = program - first * tiles
     return first + turn % here, turn // here
 

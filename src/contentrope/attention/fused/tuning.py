@@ -88,8 +88,8 @@ def tuned(kernel: Any) -> Any:
 
 
 def milliseconds(launch: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
-    """What a launch takes at best, then the median and the worst: of one among many, with the cache as the one before
-    has left it.
+    """What a launch takes at best, then the median and the worst, whatever ``quantiles`` Triton asks for: of one among
+    many, with the cache as the one before has left it.
 
     In a model a layer reads what the one before has just written. Timed with an empty cache, as Triton does unless told
     otherwise, short kernels get the tiles that load well, not those that compute well.
