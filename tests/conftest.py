@@ -1,8 +1,10 @@
 """Settings for the whole suite."""
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
+import pytest
 import torch
 
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True)
@@ -12,3 +14,13 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     # Kernels run in Python then. Triton must be told before it is imported, by whichever test comes first.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """Fresh memory holds NaN: what a kernel forgets to write is noticed."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(1, device="cuda" if torch.cuda.is_available() else "cpu").isnan()
+    yield
+    torch.use_deterministic_algorithms(False)

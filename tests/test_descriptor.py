@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -93,14 +92,6 @@ def test_wide_embeddings_of_which_few_are_summed_at_once(longest: int) -> None:
 
     assert _tokens_at_once(3 * 1000) == 2
     require_equal(3, 1000, 400, "half", seq=50, end_rate=0.0, longest=longest)
-
-
-@pytest.fixture
-def poisoned_memory() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(1, device=DEVICE).isnan()
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def test_every_number_is_written(poisoned_memory: None) -> None:

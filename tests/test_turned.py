@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -172,14 +171,6 @@ def test_addresses_that_nobody_trains_get_no_gradient() -> None:
     assert query.grad is not None
     assert key.grad is not None
     assert example.angles.grad is None
-
-
-@pytest.fixture
-def poisoned_memory() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(1, device=DEVICE).isnan()
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def test_every_number_is_written(poisoned_memory: None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import contentrope as cr
 from contentrope.attention import PairRule, fused
 from contentrope.attention.fused import far
 from contentrope.errors import BackendError
+from contentrope.frames import AddressedFrame
 from tests.support import lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
@@ -128,16 +128,6 @@ def test_far_keys_need_a_gpu_a_short_dtype_and_a_long_text(monkeypatch: pytest.M
     assert far.reach_of(torch.zeros(1, 1, 800, 64), 100) == 0
 
 
-@pytest.fixture
-def poisoned_memory() -> Iterator[None]:
-    """Fresh memory holds NaN: what a kernel forgets to write is noticed."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    assert torch.empty(1).isnan()
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("name", ["plain", "one token", "all together", "right padding"])
 def test_every_number_is_written(name: str, poisoned_memory: None) -> None:
     require_within_budget(next(case for case in CASES if case.name == name))
@@ -166,14 +156,34 @@ def test_tensors_may_lie_as_they_like() -> None:
         assert torch.equal(attend(*moved), whole)
 
 
-def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit() -> None:
+def require_causal() -> None:
     model = lively_model("content", dtype=torch.float32, layers=2, backend="fused", max_unit_length=20)
     ids = random_ids(1, 75, seed=4)
     before = model(ids)
     for t in (3, 31, 32, 60):
         changed = ids.clone()
         changed[:, t + 1 :] = random_ids(1, 75, seed=t, end_rate=0.6)[:, t + 1 :]
-        assert torch.equal(model(changed)[:, : t + 1], before[:, : t + 1])
+        assert torch.equal(model(changed)[:, : t + 1], before[:, : t + 1]), "what came before is changed"
+
+
+def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit() -> None:
+    require_causal()
+
+
+class LeakyFrame(AddressedFrame):
+    """Every query carries the address of its own unit, open or not."""
+
+    def _address(self, by_slot: Tensor) -> None:
+        super()._address(by_slot)
+        assert self.turns is not None
+        self.turns = self.turns._replace(closes=torch.ones_like(self.turns.closes))
+        self.rule = replace(self.rule, closes=torch.ones_like(self.rule.closes), memo={})
+
+
+def test_addresses_of_open_units_leak_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contentrope.schemes.addressed.AddressedFrame", LeakyFrame)
+    with pytest.raises(AssertionError, match="what came before is changed"):
+        require_causal()
 
 
 def test_the_operator_keeps_its_promises(far_keys_apart: None) -> None:

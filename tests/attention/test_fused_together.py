@@ -3,7 +3,6 @@ the other, and one gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -127,14 +126,6 @@ def test_far_keys_are_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> No
     example = Example(seq=150, head_dim=16, pairs=8, dtype=torch.float32 if DEVICE == "cpu" else torch.bfloat16)
     assert far.reach_of(example.weight, example.units.longest) > 0
     example.require_equal()
-
-
-@pytest.fixture
-def poisoned_memory() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(1, device=DEVICE).isnan()
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def test_every_number_is_written(poisoned_memory: None) -> None:
