@@ -1,0 +1,65 @@
+"""What the documents say in words about costs is what the result files say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.readme import ROOT
+from contentrope.reports.timing import paper as timing
+from tests.docs.reading import results_of, words_of
+
+
+def test_costs_on_a_gpu_are_those_of_the_results() -> None:
+    def found(file: str) -> Any:
+        return results_of(f"benchmark-{file}")["results"]
+
+    text = (ROOT / "docs" / "huggingface.md").read_text()
+    trained = {
+        "8 rows of 2,048 tokens, compiled": "hf-train-compiled-cuda",
+        "8 rows, not compiled": "hf-train-cuda",
+        "32 rows, not compiled": "hf-train-32-cuda",
+    }
+    for words, file in trained.items():
+        row = found(file)
+        ours, theirs = (f"{1e3 * row[f'{side}_seconds']:.1f} ms" for side in ("ours", "baseline"))
+        assert f"{words} | {ours} | {theirs} | {row['ratio']:.2f} |" in text
+    (busy,) = {f"{found(file)['busy_ratio']:.2f}" for file in ("hf-train-cuda", "hf-train-32-cuda")}
+    assert f"its own work is {busy} times the untouched model's at either size" in text
+    row = found("hf-decode-cuda")
+    assert f"the GPU's own work is {row['busy_ratio']:.2f} times the untouched model's" in text
+    ours, theirs = (f"{row[f'{side}_tokens_per_second']:.0f}" for side in ("ours", "baseline"))
+    assert f"| {ours} | {theirs} | {row['speed']:.2f} |" in text
+    small, large = (found(f"hf-decode{size}-cpu")["speed"] for size in ("", "-100m"))
+    assert f"decodes at {small:.2f} of the untouched one's speed, one of 98 million at {large:.2f}" in text
+    assert f"needs a mask, at {found('hf-decode-competition-cpu')['speed']:.2f}" in " ".join(text.split())
+    plain, competing = (found("decode-cuda")[f"content{words}, 85m, 4096"] for words in ("", ", competition 1"))
+    readme = words_of("README.md")
+    assert f"takes {plain['ratio']:.3f}x after 4,096 cached tokens" in readme
+    assert f"with an exponent {competing['ratio']:.3f}x. Of that" in readme
+    assert f"work is {plain['busy_ratio']:.3f}x and {competing['busy_ratio']:.3f}x" in readme
+    timed = results_of("timing-paper")["variants"]
+    steps = [timed[size]["runs"]["0"]["timings"]["graphs"]["content"] for size in ("0.8M", "85M", "302M", "680M")]
+    assert (
+        "{:.1f}%, {:.1f}%, {:.1f}% and {:.1f}% longer".format(*(step["overhead_percent"] for step in steps)) in readme
+    )
+    over = {size: step["overhead_percent"] for size, step in zip(timing.TABLE, steps, strict=True)}
+    reached = [size for size, aim in timing.TARGETS.items() if over[size] <= aim]
+    text = words_of("docs/scaling.md")
+    assert f"the targets are reached at {' and '.join(reached)}, not at 85M and 680M" in text
+    assert [size for size, printed in timing.TABLE.items() if over[size] > printed.overhead] == ["680M"]
+    assert "are undercut at all sizes but 680M" in text
+    missed = [
+        (row["seq"], name, f"{row[f'graph_{name}_ratio']:.2f}")
+        for row in found("fused-gpu")
+        for name in ("forward", "both")
+        if row[f"graph_{name}_ratio"] > {1024: 1.5, 8192: 1.2}.get(row["seq"], 1.1)
+    ]
+    ((seq, name, ratio),) = missed
+    assert name == "both"
+    assert f"but for {seq:,} tokens with backward ({ratio}x)" in readme
+    pairs = [times for row in timed.values() for run in row["runs"].values() for times in run["timings"].values()]
+    most = max(pair["content"]["peak_bytes"] / pair["rope"]["peak_bytes"] for pair in pairs)
+    assert f"Memory is at most {100 * (most - 1):.0f}% more." in text
+    for row in found("fused-gpu"):
+        more = [100 * (row[f"graph_{name}_ratio"] - 1) for name in ("forward", "both")]
+        assert " | ".join(f"{x:.{int(x < 10)}f}%" for x in more) in text, row["seq"]
