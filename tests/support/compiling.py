@@ -119,4 +119,4 @@ def compile_for(capability: int, kernel: Any, given: tuple[Any, ...], constants:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 90)

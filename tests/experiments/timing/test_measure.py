@@ -198,7 +198,7 @@ def test_overheads_are_percent_of_the_baseline() -> None:
 
 
 def test_without_a_baseline_there_is_no_overhead() -> None:
-    found = with_overheads({"rope": timing(None), "content": timing(42)})
+    found = with_overheads({"rope": timing(None) | {"failed": "out of memory"}, "content": timing(42)})
     assert found["content"]["overhead_percent"] is None
     assert percent_above(42, None) is percent_above(None, 42) is None
-    assert in_short("graphs", found) == "as one graph: rope failed, content 42.0 ms"
+    assert in_short("graphs", found) == "as one graph: rope failed (out of memory), content 42.0 ms"

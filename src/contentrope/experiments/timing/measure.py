@@ -137,7 +137,10 @@ def in_short(acceleration: str, timings: Mapping[str, Mapping[str, Any]]) -> str
     words = []
     for scheme, timing in timings.items():
         median, more = timing["median_ms"], timing.get("overhead_percent")
-        found = "failed" if median is None else f"{median:.1f} ms" if more is None else f"{more:+.1f}%"
+        if median is None:
+            found = f"failed ({timing['failed']})"
+        else:
+            found = f"{median:.1f} ms" if more is None else f"{more:+.1f}%"
         words.append(f"{scheme} {found}")
     return f"{WORDS[acceleration]}: {', '.join(words)}"
 
