@@ -50,6 +50,14 @@ def test_any_head_dimension(head_dim: int) -> None:
     require_within_budget(replace(SHORT, head_dim=head_dim, pairs=pairs, competition="number"), roundings=16)
 
 
+FEATURES = "plain", "spared units and padding", "grouped queries", "all together", "units longer than a block"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in FEATURES], ids=lambda c: c.name)
+def test_wide_heads_whose_band_is_gone_through_twice(case: Case) -> None:
+    require_within_budget(replace(case, head_dim=66, pairs=33), roundings=16)
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     seq=st.integers(1, 100),

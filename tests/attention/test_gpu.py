@@ -123,3 +123,31 @@ def test_a_fused_forward_is_the_same_every_time() -> None:
 
     first = attend()
     assert all(torch.equal(first, attend()) for _ in range(5))
+
+
+def test_fused_gradients_are_the_same_every_time() -> None:
+    inputs = make(Case("again", seq=300, heads=4, head_dim=96, pairs=48, competition="number")).to(
+        "cuda", torch.bfloat16
+    )
+    weight = torch.randn(2, 4, 300, 96)
+    first = output_and_gradients(inputs, weight, backend="fused")[:4]  # to queries, keys and values
+    for _ in range(5):
+        again = output_and_gradients(inputs, weight, backend="fused")[:4]
+        assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+def test_a_layers_gradients_are_the_same_every_time() -> None:
+    """Those of addresses too, which go by way of all tokens of a unit."""
+    model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50, backend="fused").cuda()
+    ids = random_ids(2, 300, seed=4).cuda()
+
+    def gradients() -> list[Tensor]:
+        model.zero_grad()
+        model(ids).square().sum().backward()
+        # PyTorch sums the gradient of embeddings in any order.
+        return [p.grad.clone() for name, p in model.named_parameters() if "embed" not in name and p.grad is not None]
+
+    first = gradients()
+    assert len(first) > 10
+    for _ in range(3):
+        assert all(torch.equal(x, y) for x, y in zip(first, gradients(), strict=True))

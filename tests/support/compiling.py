@@ -21,7 +21,7 @@ from contentrope.attention.fused.tuning import tiles_for
 from contentrope.descriptor import operator as descriptor
 from contentrope.rotary import Rotation
 from contentrope.turned import launch as turning
-from contentrope.turned import turns_of
+from contentrope.turned import shares, turns_of
 
 TYPES = {
     torch.bfloat16: "*bf16",
@@ -47,11 +47,15 @@ def recorded() -> list[Launch]:
     def record(kernel: Any, grid: Any, tensors: tuple[Any, ...], numbers: tuple[Any, ...], /, **constants: Any) -> None:
         if callable(grid):  # has tiles to choose from
             tile = tiles_for(kernel.__name__, constants["WIDTH"], constants["PRECISION"])[0]
-            constants |= tile.config().kwargs | {"num_warps": tile.warps, "num_stages": tile.stages}
+            constants |= tile.config().kwargs | {
+                "num_warps": tile.warps,
+                "num_stages": tile.stages,
+                "maxnreg": tile.registers,
+            }
         launches.append((kernel, (*tensors, *numbers), constants))
 
     launch.tuned = lambda kernel: kernel
-    for module in (launch, turning, descriptor):
+    for module in (launch, turning, shares, descriptor):
         module.start = record  # type: ignore[attr-defined]
     read(heads=2, kv_heads=2, head_dim=64)
     read(heads=4, kv_heads=2, head_dim=96, padded=True, memory=True, competition=1.0)
@@ -103,7 +107,7 @@ def summed_up() -> None:
 
 
 def compile_for(capability: int, kernel: Any, given: tuple[Any, ...], constants: dict[str, Any]) -> Any:
-    options = {name: constants[name] for name in ("num_warps", "num_stages") if name in constants}
+    options = {name: constants[name] for name in ("num_warps", "num_stages", "maxnreg") if name in constants}
     values = dict(zip(kernel.arg_names, given, strict=False)) | constants
     signature, fixed = {}, {}
     for place, parameter in enumerate(kernel.params):

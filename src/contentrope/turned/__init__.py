@@ -34,7 +34,7 @@ class Turns(NamedTuple):
     slot: Int[Tensor, "batch seq"]
     closes: Bool[Tensor, "batch seq"]
     angles: Float[Tensor, "batch seq kv_heads pairs"] | None
-    """Of each token's unit: what the gradient goes to, and nothing else. None: it goes nowhere."""
+    """Of each token's unit: what the gradient goes to; not to be read. None: it goes nowhere."""
     at_place: bool = False
     """Whether queries and keys have been turned to their places before."""
 
@@ -58,11 +58,13 @@ def turns_of(
     slot: Int[Tensor, "batch seq"],
     closes: Bool[Tensor, "batch seq"],
 ) -> Turns:
-    """``angles`` are the addresses of the slots."""
-    fixed, by_token = angles.detach(), None
+    """``angles`` are the addresses of the slots, which are non-decreasing."""
+    fixed, by_token, slot = angles.detach(), None, slot.int().contiguous()
     if torch.is_grad_enabled() and angles.requires_grad:
-        by_token = angles.gather(1, slot[..., None, None].expand(-1, -1, *angles.shape[2:]))
-    return Turns(local.cos, local.sin, fixed.cos(), fixed.sin(), slot.int(), closes.to(torch.int8), by_token)
+        from contentrope.turned.shares import shared_angles  # triton is needed only here
+
+        by_token = shared_angles(angles, slot)
+    return Turns(local.cos, local.sin, fixed.cos(), fixed.sin(), slot, closes.to(torch.int8), by_token)
 
 
 def turns_at_place(angles: Float[Tensor, "batch seq kv_heads pairs"], closes: Bool[Tensor, "batch seq"]) -> Turns:

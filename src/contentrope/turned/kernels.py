@@ -1,8 +1,8 @@
-"""Turning queries and keys forward, and their gradients back.
+"""Turning queries and keys forward, and their gradients back; the sum of what tokens give their unit's address.
 
 A program takes some rows: a row is one head of one token. The third axis of the grid says whether of queries (0) or of
 keys (1). Lanes are the pairs of a head, whose two dimensions are loaded as two tiles; dimensions that do not turn are
-copied. Everything is computed in float32, and nothing is summed over tokens, so results are the same every time.
+copied. Everything is computed in float32, and in the same order every time.
 """
 
 from __future__ import annotations
@@ -216,3 +216,42 @@ def backward_kernel(
             place = offsets(batch, token, head, length * KV_HEADS * PAIRS, KV_HEADS * PAIRS, PAIRS)
             inside = is_there[:, None] & (lane < PAIRS)[None, :]
             tl.store(angle_grad + place[:, None] + lane[None, :], angle, mask=inside)
+
+
+@triton.jit
+def sum_kernel(
+    by_token, slot, by_slot, length, slots, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr
+):
+    """The program of a unit's first token sums the unit; that of a number which no unit has writes zeros there."""
+    token = tl.program_id(0)
+    batch = tl.program_id(2).to(tl.int64)
+    lane = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = lane < COLUMNS
+    slot += batch * length
+    by_slot += lane
+    rows = batch * slots
+    nothing = tl.zeros([WIDTH], tl.float32)
+    last = tl.load(slot + length - 1)
+    if (token > last) & (token < slots):
+        tl.store(by_slot + (rows + token) * COLUMNS, nothing, mask=inside)
+    if token < length:
+        own = tl.load(slot + token)
+        before = -1
+        if token > 0:
+            before = tl.load(slot + token - 1)
+        if before != own:
+            for skipped in range(before + 1, own):
+                tl.store(by_slot + (rows + skipped) * COLUMNS, nothing, mask=inside)
+            sums = tl.zeros([TOKENS, WIDTH], tl.float32)
+            column = token + tl.arange(0, TOKENS)
+            more = True
+            while more:
+                # Loaded before it is known whether they are of the unit: no load waits for another then.
+                near = tl.minimum(column, length - 1)
+                is_member = (column < length) & (tl.load(slot + near) == own)
+                row = (batch * length + near) * COLUMNS
+                given = tl.load(by_token + row[:, None] + lane[None, :], mask=inside[None, :], other=0.0)
+                sums += tl.where(is_member[:, None], given, 0.0)
+                column += TOKENS
+                more = tl.sum(is_member.to(tl.int32), 0) == TOKENS
+            tl.store(by_slot + (rows + own) * COLUMNS, tl.sum(sums, 0), mask=inside)

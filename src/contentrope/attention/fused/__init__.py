@@ -3,7 +3,8 @@
 Keys left of the units of a tile of queries are read addressed and unmasked, as plain attention reads them; only between
 there and the diagonal are both versions of the keys needed. Keys further left than any unit is long can be left to a
 library's plain attention (``far.py``), whose result the kernels go on from. Nothing of size tokens x tokens is written,
-and nothing is prepared but the column where each unit begins. Read ``forward.py``, then ``backward.py``.
+and nothing is prepared but the column where each unit begins. Read ``forward.py``, then ``backward.py`` with
+``to_queries.py`` and ``to_keys.py``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contentrope.attention.fused import far
-from contentrope.attention.fused.backward import key_kernel, query_kernel
+from contentrope.attention.fused.backward import backward_kernel, delta_kernel
 from contentrope.attention.fused.forward import forward_kernel
 from contentrope.attention.fused.tuning import tuned
 from contentrope.launching import power_of_two, programs, start
@@ -19,6 +19,8 @@ SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
 """Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
 CACHE_SHARE = 3
 """Heads are read abreast as long as what they read again fills at most this part of a GPU's cache."""
+DELTA_ROWS = 32
+"""Queries of a program that has nothing to do but their D."""
 INTERPRETED_CACHE = 1 << 15
 """Small, so that small examples have heads that are not read abreast."""
 
@@ -106,19 +108,20 @@ def backward(
     if reach:
         natural = log_sum * math.log(2.0)
         beyond = far.backward(grad, query, addressed_key, value, out, natural, reach, scale)
+    start(
+        delta_kernel, (programs(length, DELTA_ROWS), batch * heads),
+        (grad, out, delta), (*_strides(grad, out), length),
+        HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], ROWS=DELTA_ROWS,
+    )  # fmt: skip
     given = query, local_key, addressed_key, value, grad
     facts = *pairs.pointers(), pairs.start if bonus is None else bonus, log_sum, delta
-    flags = {**sizes, **pairs.flags(), "HAS_BONUS": bonus is not None}
+    lanes = batch * (kv_heads + heads)
     start(
-        tuned(query_kernel), lambda tile: (programs(length, tile["M"]) * batch * heads,),
-        (*given, *facts, out, beyond.query, query_grad, bonus_grad),
-        (*_strides(*given, out, beyond.query, query_grad), length, reach, _heads_abreast(query, value), scale), **flags,
-    )  # fmt: skip
-    start(
-        tuned(key_kernel), lambda tile: (programs(length, tile["N"]) * batch * kv_heads,),
-        (*given, *facts, beyond.key, beyond.value, local_grad, addressed_grad, value_grad),
-        (*_strides(*given, beyond.key, beyond.value, addressed_grad, value_grad),
-         length, reach, _heads_abreast(value, query), scale), **flags,
+        tuned(backward_kernel), lambda tile: (programs(length, tile["ROWS"]) * lanes,),
+        (*given, *facts, *beyond, query_grad, bonus_grad, local_grad, addressed_grad, value_grad),
+        (*_strides(*given, *beyond, query_grad, addressed_grad, value_grad),
+         length, reach, _heads_abreast(value, query), scale),
+        **sizes, **pairs.flags(), HAS_BONUS=bonus is not None,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
 

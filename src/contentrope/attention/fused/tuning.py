@@ -29,58 +29,66 @@ class Tile(NamedTuple):
     stages: int
     band: int = 1
     """Stages of the band, which is short and needs many registers: with one nothing is loaded ahead."""
+    rows: int | None = None
+    """Backward: what a program keeps, queries or keys, while it goes through the other, ``keys`` or ``queries`` at a
+    time. Forward it keeps the queries."""
+    registers: int | None = None
+    """The most a thread may have, so that more programs fit on an SM; None leaves it to the compiler."""
 
     def config(self) -> Any:
         sizes = {"M": self.queries, "N": self.keys, "BAND": self.band}
-        return triton.Config(sizes, num_warps=self.warps, num_stages=self.stages)
+        if self.rows is not None:
+            sizes["ROWS"] = self.rows
+        return triton.Config(sizes, num_warps=self.warps, num_stages=self.stages, maxnreg=self.registers)
 
 
 # Few, as each costs a user seconds of compiling. Chosen by trial on one H200, for 1,024 to 32,768 tokens; where
 # far keys are read elsewhere, few are left to a kernel, and narrow tiles of keys win.
 NARROW = {
     "forward_kernel": [Tile(64, 64, 4, 3), Tile(64, 32, 4, 4), Tile(64, 128, 4, 3), Tile(128, 64, 4, 3)],
-    "query_kernel": [Tile(64, 64, 4, 3, 2), Tile(64, 32, 4, 3, 2), Tile(128, 32, 8, 3)],
-    "key_kernel": [Tile(64, 64, 4, 3), Tile(32, 64, 4, 3, 2)],
+    "backward_kernel": [Tile(32, 32, 4, 3, 2, 64, 168), Tile(32, 64, 4, 3, 2, 64, 168)],
 }
 """For heads of up to 64 dimensions."""
 WIDE = {
     "forward_kernel": [Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3, 2), Tile(64, 32, 4, 2)],
-    "query_kernel": [Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)],
-    "key_kernel": [Tile(64, 64, 8, 2), Tile(64, 64, 4, 2), Tile(32, 64, 4, 3, 2)],
+    "backward_kernel": [Tile(32, 32, 4, 3, 2, 64), Tile(32, 32, 4, 2, 1, 64), Tile(16, 32, 4, 2, 2, 64)],
 }
-SMALL = Tile(32, 32, 4, 2)
+SMALL = {"forward_kernel": Tile(32, 32, 4, 2), "backward_kernel": Tile(32, 32, 4, 2, rows=32)}
 """Fits where nothing else does: the widest heads in float32."""
-EXACT = [Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)]
+EXACT = {
+    "forward_kernel": [Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)],
+    "backward_kernel": [Tile(32, 32, 8, 2, rows=32), Tile(16, 16, 4, 2, rows=16)],
+}
 """For products in full float32, which no tensor core does: the compiler writes them out, which for larger tiles takes
 minutes, and fits into no registers. The second where the first needs more shared memory than many a GPU has."""
-INTERPRETED = triton.Config({"M": 32, "N": 16, "BAND": 1})
+INTERPRETED = {"forward_kernel": Tile(32, 16, 4, 1), "backward_kernel": Tile(16, 16, 4, 1, rows=32)}
 """Small, so that small examples have several tiles."""
 
 
 def tiles_for(kernel: str, width: int, precision: str) -> list[Tile]:
     """What is tried.
 
-    >>> tiles_for("query_kernel", 64, "ieee")
-    [Tile(queries=32, keys=32, warps=8, stages=2, band=1)]
+    >>> tiles_for("forward_kernel", 64, "ieee")
+    [Tile(queries=32, keys=32, warps=8, stages=2, band=1, rows=None, registers=None)]
     """
     if precision == "ieee":
-        return EXACT[: 1 if width <= 128 else 2]
-    return [*(NARROW if width <= 64 else WIDE)[kernel], SMALL]
+        return EXACT[kernel][: 1 if width <= 128 else 2]
+    return [*(NARROW if width <= 64 else WIDE)[kernel], SMALL[kernel]]
 
 
 @functools.cache
 def tuned(kernel: Any) -> Any:
     """The kernel with its tiles chosen when a class of shapes is first met."""
-    if is_interpreted():
-        return triton.autotune([INTERPRETED], key=CLASS)(kernel)
     name = kernel.__name__
+    if is_interpreted():
+        return triton.autotune([INTERPRETED[name].config()], key=CLASS)(kernel)
 
     def fitting(configs: list[Any], given: dict[str, Any], **settings: Any) -> list[Any]:
         all_given = {**given, **settings}
         kept = tiles_for(name, all_given["WIDTH"], all_given["PRECISION"])
         return [config for config, tile in zip(configs, every, strict=True) if tile in kept]
 
-    every = list(dict.fromkeys([*NARROW[name], *WIDE[name], SMALL, *EXACT]))
+    every = list(dict.fromkeys([*NARROW[name], *WIDE[name], SMALL[name], *EXACT[name]]))
     prune = {"early_config_prune": fitting}
     return triton.autotune(
         [t.config() for t in every], key=CLASS, prune_configs_by=prune, do_bench=milliseconds, cache_results=True
