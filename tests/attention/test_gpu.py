@@ -1,13 +1,19 @@
 """The fast backends on a GPU: numbers, gradients, causality, one compilation for all boundaries."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("triton")
+
 import contentrope as cr
 from contentrope.attention.fused import far
+from contentrope.attention.fused.tuning import NARROW, WIDE, Tile, tiles_for
 from tests.support import LEARNED, lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
+from tests.support.tiles import first_and_smallest, tried
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,6 +34,12 @@ def fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_tiles() -> Iterator[None]:
+    with tried(first_and_smallest):
+        yield
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("backend", "case"), FAST, ids=lambda x: x if isinstance(x, str) else x.name)
 def test_fast_backends_err_no_more_than_the_reference(backend: str, case: Case, dtype: torch.dtype) -> None:
@@ -36,6 +48,10 @@ def test_fast_backends_err_no_more_than_the_reference(backend: str, case: Case, 
     Float32 sums are taken in another order. Bfloat16 needs one for its scores' gradients, which the kernel rounds; the
     exponent's gradient is a sum over all queries of such terms that cancel, so it is allowed four.
     """
+    require_within_budget(backend, case, dtype)
+
+
+def require_within_budget(backend: str, case: Case, dtype: torch.dtype) -> None:
     low = make(case).to("cuda", dtype)
     weight = torch.randn(case.batch, case.heads, case.seq, case.head_dim, dtype=torch.float64)
     exact = [x.cpu() for x in output_and_gradients(low.to("cuda", torch.float64), weight, backend="reference")]
@@ -45,6 +61,26 @@ def test_fast_backends_err_no_more_than_the_reference(backend: str, case: Case, 
     for index, (error, budget) in enumerate(zip(found, allowed, strict=True)):
         roundings = (8 if dtype == torch.float32 else 1) * (4 if index == 5 else 1)
         assert error <= 2 * budget + roundings * torch.finfo(dtype).eps
+
+
+TILES = [
+    (head_dim, kernel, tile)
+    for head_dim, of_kernels in ((64, NARROW), (96, WIDE))
+    for kernel in of_kernels
+    for tile in tiles_for(kernel, 64 if of_kernels is NARROW else 128, "tf32")
+]
+
+
+@pytest.mark.parametrize(("head_dim", "kernel", "tile"), TILES, ids=str)
+def test_every_tile_errs_no_more_than_the_reference(head_dim: int, kernel: str, tile: Tile) -> None:
+    """Elsewhere the fastest is used alone, or the first."""
+
+    def choose(asked: str, tiles: list[Tile]) -> list[Tile]:
+        return [tile] if asked == kernel else tiles[:1]
+
+    with tried(choose):
+        case = Case("tile", seq=700, batch=1, heads=4, head_dim=head_dim, pairs=head_dim // 2, competition="per head")
+        require_within_budget("fused", case, torch.bfloat16)
 
 
 @pytest.mark.parametrize("backend", ["flex", "fused"])

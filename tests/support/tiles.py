@@ -1,0 +1,36 @@
+"""Fewer tiles than the kernels would try: each takes seconds to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from contentrope import launching
+from contentrope.attention.fused import tuning
+from contentrope.attention.fused.tuning import Tile
+
+Choose = Callable[[str, list[Tile]], list[Tile]]
+"""Of a kernel's name and what would be tried, what is tried."""
+
+
+@contextmanager
+def tried(choose: Choose) -> Iterator[None]:
+    """Nothing that was chosen before is used, nor anything afterwards that is chosen here."""
+    everything = tuning.tiles_for
+    tuning.tiles_for = lambda kernel, width, precision: choose(kernel, everything(kernel, width, precision))
+    _forget()
+    try:
+        yield
+    finally:
+        tuning.tiles_for = everything
+        _forget()
+
+
+def _forget() -> None:
+    tuning.tuned.cache_clear()
+    launching._found.clear()
+
+
+def first_and_smallest(kernel: str, tiles: list[Tile]) -> list[Tile]:
+    """The first does not fit everywhere."""
+    return [tiles[0], tiles[-1]]
