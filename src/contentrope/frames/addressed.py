@@ -96,6 +96,7 @@ class AddressedFrame:
         # The reference defines single tokens too: it takes the general way.
         self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
         self.rule = _rule(chunk, reading.units, self.single)
+        self.sees_all = self.rule.key_valid is None and self.rule.query_memory is None
         self.query_rotation = self.key_rotation = reading.local
         self.addressed_rotation: Rotation | None = None
         self.turns: Turns | None = None
@@ -141,7 +142,9 @@ class AddressedFrame:
 
     def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
         query, key, value, together = projected
-        query = self._sharpened(layer, query)
+        sharpness = self.sharpness(layer)
+        if isinstance(sharpness, Tensor) or sharpness != 0.0:
+            query = self._sharpened(sharpness, query)
         if self.turns is not None:
             whole = together if query is projected.query else None
             return self._turned_and_read(self.turns, layer, Projected(query, key, value, whole)).transpose(1, 2)
@@ -179,12 +182,9 @@ class AddressedFrame:
         )
 
     def _sharpened(
-        self, layer: int, query: Float[Tensor, "batch seq heads head_dim"]
+        self, sharpness: float | Float[Tensor, "*models heads"], query: Float[Tensor, "batch seq heads head_dim"]
     ) -> Float[Tensor, "batch seq heads head_dim"]:
         """Scores grow with their query; it is turned afterwards, which leaves lengths alone."""
-        sharpness = self.sharpness(layer)
-        if not isinstance(sharpness, Tensor) and sharpness == 0.0:
-            return query
         if isinstance(sharpness, Tensor) and sharpness.ndim == 2:  # of several models, which share out the rows
             sharpness = sharpness.repeat_interleave(len(query) // len(sharpness), dim=0)[:, None]
         factor = 1 + self.rule.log_completed(self.chunk.wide)[..., None] * sharpness
@@ -223,16 +223,15 @@ class AddressedFrame:
         )
 
     def _one_token(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        bias = self._one_token_bias(self.competition(layer), query)
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias, scale=self.scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
+        competition, grouped = self.competition(layer), query.shape[1] != key.shape[1]
+        if self.sees_all and no_competition(competition):
+            return F.scaled_dot_product_attention(query, key, value, scale=self.scale, enable_gqa=grouped)
+        bias = self._one_token_bias(competition, query)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
         return silence_padding(out, self.rule)
 
-    def _one_token_bias(self, competition: float | Tensor, query: Tensor) -> Float[Tensor, "batch heads 1 keys"] | None:
+    def _one_token_bias(self, competition: float | Tensor, query: Tensor) -> Float[Tensor, "batch heads 1 keys"]:
         rule = self.rule
-        if no_competition(competition) and rule.key_valid is None and rule.query_memory is None:
-            return None
         if isinstance(competition, Tensor):
             return _single_bias(rule, competition, self.chunk.wide).to(query.dtype)
         # A fixed exponent gives all layers the same bias.
