@@ -58,7 +58,7 @@ def turns_of(
     slot: Int[Tensor, "batch seq"],
     closes: Bool[Tensor, "batch seq"],
 ) -> Turns:
-    """``angles`` are the addresses of the slots, which are non-decreasing."""
+    """``angles`` are the addresses of the slots, which are counted without gaps from 0 on."""
     fixed, by_token, slot = angles.detach(), None, slot.int().contiguous()
     if torch.is_grad_enabled() and angles.requires_grad:
         from contentrope.turned.shares import shared_angles  # triton is needed only here

@@ -230,18 +230,11 @@ def sum_kernel(
     slot += batch * length
     by_slot += lane
     rows = batch * slots
-    nothing = tl.zeros([WIDTH], tl.float32)
-    last = tl.load(slot + length - 1)
-    if (token > last) & (token < slots):
-        tl.store(by_slot + (rows + token) * COLUMNS, nothing, mask=inside)
+    if (token < slots) & (token > tl.load(slot + length - 1)):
+        tl.store(by_slot + (rows + token) * COLUMNS, tl.zeros([WIDTH], tl.float32), mask=inside)
     if token < length:
         own = tl.load(slot + token)
-        before = -1
-        if token > 0:
-            before = tl.load(slot + token - 1)
-        if before != own:
-            for skipped in range(before + 1, own):
-                tl.store(by_slot + (rows + skipped) * COLUMNS, nothing, mask=inside)
+        if (token == 0) | (tl.load(slot + tl.maximum(token - 1, 0)) != own):
             sums = tl.zeros([TOKENS, WIDTH], tl.float32)
             column = token + tl.arange(0, TOKENS)
             more = True

@@ -59,5 +59,5 @@ shared_angles = Differentiable(
     _keep,
     _differentiate,
 )
-"""Of (batch, slots, kv_heads, pairs) angles and the slots of all tokens, int32 and non-decreasing: (batch, seq,
-kv_heads, pairs), to which a gradient can be given, and which has no numbers."""
+"""Of (batch, slots, kv_heads, pairs) angles and the slots of all tokens, int32, counted without gaps from 0 on: (batch,
+seq, kv_heads, pairs), to which a gradient can be given, and which has no numbers."""

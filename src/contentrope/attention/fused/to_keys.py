@@ -139,32 +139,22 @@ def key_gradients(
     to_value = tl.zeros([N, WIDTH], tl.float32)
     # For wide heads three gradients are more than the registers hold: the band is gone through twice.
     TWICE: tl.constexpr = WIDTH > 64
-    for member in range(GROUP):
-        head = kv_head * GROUP + member
-        by_head = (batch * HEADS + head) * length
-        to_local, to_addressed, to_value = to_keys_of_band(
-            diagonal, later, key_column, local, addressed, values, to_local, to_addressed, to_value,
-            query + batch * query_b + head * query_h, grad + batch * grad_b + head * grad_h, query_t, grad_t,
-            log_sum + by_head, delta + by_head, start + by_token, spared + by_spared, closes + by_token,
-            valid + by_token, memory + by_token, bonus + by_head, length, reach, scale,
-            True, not TWICE,
-            DIM, WIDTH, HAS_SPARED, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION, M, BAND,
-        )  # fmt: skip
     to_here = batch * key_grad_b + kv_head * key_grad_h
-    # Beyond the band nothing is read locally: stored now, this leaves its registers to what follows.
-    store_rows(local_grad + to_here, key_column, to_local * scale, DIM, key_grad_t, length, WIDTH)
-    if TWICE:
+    for time in tl.static_range(2 if TWICE else 1):
         for member in range(GROUP):
             head = kv_head * GROUP + member
             by_head = (batch * HEADS + head) * length
-            _, to_addressed, to_value = to_keys_of_band(
+            to_local, to_addressed, to_value = to_keys_of_band(
                 diagonal, later, key_column, local, addressed, values, to_local, to_addressed, to_value,
                 query + batch * query_b + head * query_h, grad + batch * grad_b + head * grad_h, query_t, grad_t,
                 log_sum + by_head, delta + by_head, start + by_token, spared + by_spared, closes + by_token,
                 valid + by_token, memory + by_token, bonus + by_head, length, reach, scale,
-                False, True,
+                time == 0, time == 1 or not TWICE,
                 DIM, WIDTH, HAS_SPARED, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION, M, BAND,
             )  # fmt: skip
+        if time == 0:
+            # Nothing else is read locally: stored now, this leaves its registers to what follows.
+            store_rows(local_grad + to_here, key_column, to_local * scale, DIM, key_grad_t, length, WIDTH)
     for member in range(GROUP):
         head = kv_head * GROUP + member
         queries = query + batch * query_b + head * query_h
