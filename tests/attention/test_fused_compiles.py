@@ -30,7 +30,7 @@ def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     found = Counter(line.split()[0] for line in finished.stdout.splitlines())
     assert found == {
         "attention.fused.forward.forward_kernel": 4,
-        "attention.fused.backward.delta_kernel": 4,
+        "attention.fused.backward.prepare_kernel": 4,
         "attention.fused.backward.backward_kernel": 4,
         "turned.kernels.forward_kernel": 3,
         "turned.kernels.backward_kernel": 3,

@@ -143,7 +143,7 @@ def test_the_operator_keeps_its_promises() -> None:
         facts = [x if x is None else x.detach() for x in fused._facts(PairRule.among(example.units), competition, 4)]
         if facts[-1] is not None:
             facts[-1].requires_grad_()
-        given = example.together, by_token, *turns[:5], *facts, example.kv_heads, False, example.scale, None
+        given = example.together, by_token, *turns[:6], *facts, example.kv_heads, False, example.scale, None
         torch.library.opcheck(together.attention.known, given)
 
 

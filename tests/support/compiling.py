@@ -85,7 +85,7 @@ def read(
     turns = turns_of(Rotation(place.cos(), place.sin()), angles, units.unit, units.closes)
     given = torch.zeros(1, 64, heads + 2 * kv_heads, head_dim, dtype=torch.bfloat16, requires_grad=True)
     rule = PairRule.among(units, spare)
-    facts = *turns[:5], *fused._facts(rule, competition, heads)
+    facts = *turns[:6], *fused._facts(rule, competition, heads)
     out, *_ = together.attention._recorded(given, turns.angles, *facts, kv_heads, False, 1.0, None)
     out.sum().backward()
 
@@ -96,7 +96,7 @@ def states() -> tuple[torch.Tensor, ...]:
 
 def far_pairs() -> launch.Pairs:
     start = torch.zeros(1, 64, dtype=torch.int32)
-    return launch.Pairs(start, start, None, torch.zeros(1, 64, dtype=torch.int8), None, None)
+    return launch.Pairs(start, start, start, None, start, None, None)
 
 
 def summed_up() -> None:

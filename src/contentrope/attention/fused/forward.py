@@ -36,7 +36,7 @@ def absorb(scores, value, accumulated, total, largest, factor, PRECISION: tl.con
 @triton.jit(do_not_specialize=["abreast"])
 def forward_kernel(
     query, local_key, addressed_key, value,
-    start, left, spared, closes, valid, memory, bonus, far_out, far_log_sum,
+    start, left, until, spared, local_start, valid, memory, bonus, far_out, far_log_sum,
     out, log_sum,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, far_b, far_h, far_t, out_b, out_h, out_t,
@@ -60,7 +60,7 @@ def forward_kernel(
     by_head = (batch * HEADS + head) * length
     by_spared = (batch * (HEADS // GROUP) + head // GROUP) * length
     unit_start, local_from, memory_query, own_bonus = unit_rows(
-        start + by_token, spared + by_spared, closes + by_token, memory + by_token, bonus + by_head, column,
+        start + by_token, spared + by_spared, local_start + by_token, memory + by_token, bonus + by_head, column,
         length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M,
     )  # fmt: skip
     factor = scale * LOG2_E

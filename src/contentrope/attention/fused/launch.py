@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contentrope.attention.fused import far
-from contentrope.attention.fused.backward import backward_kernel, delta_kernel
+from contentrope.attention.fused.backward import backward_kernel, prepare_kernel
 from contentrope.attention.fused.forward import forward_kernel
 from contentrope.attention.fused.tuning import tuned
 from contentrope.launching import power_of_two, programs, start
@@ -19,8 +19,10 @@ SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
 """Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
 CACHE_SHARE = 3
 """Heads are read abreast as long as what they read again fills at most this part of a GPU's cache."""
-DELTA_ROWS = 32
-"""Queries of a program that has nothing to do but their D."""
+MOST_ROWS = 64
+"""A multiple of all tiles of the backward kernel."""
+PREPARED_ROWS = 32
+"""Of a program that prepares queries for it."""
 INTERPRETED_CACHE = 1 << 15
 """Small, so that small examples have heads that are not read abreast."""
 
@@ -30,8 +32,9 @@ class Pairs(NamedTuple):
 
     start: Tensor
     left: Tensor
+    until: Tensor
     spared: Tensor | None
-    closes: Tensor
+    local_start: Tensor
     valid: Tensor | None
     memory: Tensor | None
 
@@ -102,25 +105,26 @@ def backward(
     bonus_grad = torch.empty_like(log_sum if bonus is not None else log_sum[:0])
     if not query.numel():
         return query_grad, local_grad, addressed_grad, value_grad, bonus_grad
-    delta = torch.empty_like(log_sum)
+    rows = programs(length, MOST_ROWS) * MOST_ROWS
+    sums, delta = (log_sum.new_empty(batch, heads, rows) for _ in range(2))
     sizes = _sizes(query, local_key, reach)
     beyond = far.FarGradients(query, local_key, value)  # never read where nothing is beyond reach
     if reach:
         natural = log_sum * math.log(2.0)
         beyond = far.backward(grad, query, addressed_key, value, out, natural, reach, scale)
     start(
-        delta_kernel, (programs(length, DELTA_ROWS), batch * heads),
-        (grad, out, delta), (*_strides(grad, out), length),
-        HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], ROWS=DELTA_ROWS,
+        prepare_kernel, (rows // PREPARED_ROWS, batch * heads),
+        (grad, out, log_sum, sums, delta), (*_strides(grad, out), length, rows),
+        HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], ROWS=PREPARED_ROWS,
     )  # fmt: skip
     given = query, local_key, addressed_key, value, grad
-    facts = *pairs.pointers(), pairs.start if bonus is None else bonus, log_sum, delta
+    facts = *pairs.pointers(), pairs.start if bonus is None else bonus, sums, delta
     lanes = batch * (kv_heads + heads)
     start(
         tuned(backward_kernel), lambda tile: (programs(length, tile["ROWS"]) * lanes,),
         (*given, *facts, *beyond, query_grad, bonus_grad, local_grad, addressed_grad, value_grad),
         (*_strides(*given, *beyond, query_grad, addressed_grad, value_grad),
-         length, reach, _heads_abreast(value, query), scale),
+         length, rows, reach, _heads_abreast(value, query), scale),
         **sizes, **pairs.flags(), HAS_BONUS=bonus is not None,
     )  # fmt: skip
     return query_grad, local_grad, addressed_grad, value_grad, bonus_grad

@@ -21,15 +21,16 @@ def _forward(
     value: Tensor,
     start: Tensor,
     left: Tensor,
+    until: Tensor,
     spared: Tensor | None,
-    closes: Tensor,
+    local_start: Tensor,
     valid: Tensor | None,
     memory: Tensor | None,
     bonus: Tensor | None,
     scale: float,
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor]:
-    pairs = Pairs(start, left, spared, closes, valid, memory)
+    pairs = Pairs(start, left, until, spared, local_start, valid, memory)
     query, local_key, addressed_key, value = map(dimensions_together, (query, local_key, addressed_key, value))
     # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
     reach = reach_of(query, longest_unit)
@@ -52,15 +53,16 @@ def _backward(
     log_sum: Tensor,
     start: Tensor,
     left: Tensor,
+    until: Tensor,
     spared: Tensor | None,
-    closes: Tensor,
+    local_start: Tensor,
     valid: Tensor | None,
     memory: Tensor | None,
     bonus: Tensor | None,
     scale: float,
     longest_unit: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    pairs = Pairs(start, left, spared, closes, valid, memory)
+    pairs = Pairs(start, left, until, spared, local_start, valid, memory)
     grad, query, local_key, addressed_key, value = map(
         dimensions_together, (grad, query, local_key, addressed_key, value)
     )
@@ -96,7 +98,7 @@ def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, _: None
     given = grad, query, local_key, addressed_key, value, out, log_sum, *facts, bonus
     grads = backward(*given, ctx.scale, ctx.longest_unit)
     to_bonus = grads[4] if bonus is not None else None
-    return *grads[:4], None, None, None, None, None, None, to_bonus, None, None
+    return *grads[:4], *(None for _ in facts), to_bonus, None, None
 
 
 attention = Differentiable(

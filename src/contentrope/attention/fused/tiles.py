@@ -119,38 +119,20 @@ def band_scores(
 
 @triton.jit
 def unit_rows(
-    start, spared, closes, memory, bonus, column, length, scale,
+    start, spared, local_start, memory, bonus, column, length, scale,
     HAS_SPARED: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """By query: where its unit begins, or what is spared with it, from where on it reads local keys, whether it is
-    memory, its own unit's bonus.
+    memory, its own unit's bonus. Beyond the end the last is read again, of which nothing comes.
 
-    A query that closes its unit reads nothing local. The bonus is given in the scale of plain products.
+    The bonus is given in the scale of plain products.
     """
-    inside = column < length
-    unit_start = tl.load(start + column, mask=inside, other=length)
-    closing = tl.load(closes + column, mask=inside, other=0) != 0
-    local_from = tl.where(closing, length, unit_start)
-    if HAS_SPARED:
-        unit_start = tl.load(spared + column, mask=inside, other=length)
+    row = tl.minimum(column, length - 1)
+    unit_start = tl.load((spared if HAS_SPARED else start) + row)
     memory_query = tl.zeros([M], tl.int8)
     if HAS_MEMORY:
-        memory_query = tl.load(memory + column, mask=inside, other=1)
+        memory_query = tl.load(memory + row)
     own_bonus = tl.zeros([M], tl.float32)
     if HAS_BONUS:
-        own_bonus = tl.load(bonus + column, mask=inside, other=0.0) / scale
-    return unit_start, local_from, memory_query, own_bonus
-
-
-@triton.jit
-def first_beyond(left, first_tile, tiles, edge, M: tl.constexpr):
-    """The first query tile from ``first_tile`` on whose queries all begin their units at ``edge`` or right of it."""
-    low = first_tile
-    high = tiles
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(left + middle * M) >= edge:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+        own_bonus = tl.load(bonus + row) / scale
+    return unit_start, tl.load(local_start + row), memory_query, own_bonus

@@ -11,7 +11,6 @@ import triton.language as tl
 from contentrope.attention.fused.tiles import (
     LOG2_E,
     band_scores,
-    first_beyond,
     hide_beyond_reach,
     hide_earlier_units,
     rows_inside,
@@ -22,20 +21,17 @@ from contentrope.attention.fused.tiles import (
 
 
 @triton.jit
-def query_rows(
-    queries, grads, log_sum, delta, column, query_t, grad_t, length, DIM: tl.constexpr, WIDTH: tl.constexpr
-):  # fmt: skip
+def query_rows(queries, grads, sums, delta, column, query_t, grad_t, length, DIM: tl.constexpr, WIDTH: tl.constexpr):
     """Of a tile of queries: themselves, the gradient of their output, their sums of weights, their D.
 
-    Beyond the end the last is read again, which is less to check in the inner loop; infinite sums let it weigh nothing.
+    Beyond the end the last is read again, which is less to check in the inner loop; its sums are infinite there.
     """
-    inside = column < length
     row = tl.minimum(column, length - 1)
     return (
         rows_inside(queries, row, DIM, query_t, WIDTH),
         rows_inside(grads, row, DIM, grad_t, WIDTH),
-        tl.load(log_sum + column, mask=inside, other=float("inf")),
-        tl.load(delta + column, mask=inside, other=0.0),
+        tl.load(sums + column),
+        tl.load(delta + column),
     )
 
 
@@ -55,7 +51,7 @@ def to_keys_of(
 @triton.jit
 def to_keys_of_band(
     first, beyond, key_column, local, addressed, values, to_local, to_addressed, to_value,
-    queries, grads, query_t, grad_t, log_sum, delta, start, spared, closes, valid, memory, bonus,
+    queries, grads, query_t, grad_t, sums, delta, start, spared, local_start, valid, memory, bonus,
     length, reach, scale, LOCAL: tl.constexpr, ADDRESSED: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
@@ -66,11 +62,11 @@ def to_keys_of_band(
     factor = scale * LOG2_E
     for tile in tl.range(first, beyond, num_stages=BAND):
         column = tile * M + tl.arange(0, M)
-        query_tile, grad_tile, sums, offset = query_rows(
-            queries, grads, log_sum, delta, column, query_t, grad_t, length, DIM, WIDTH
+        query_tile, grad_tile, own_sums, offset = query_rows(
+            queries, grads, sums, delta, column, query_t, grad_t, length, DIM, WIDTH
         )
         unit_start, local_from, memory_query, own_bonus = unit_rows(
-            start, spared, closes, memory, bonus, column, length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M
+            start, spared, local_start, memory, bonus, column, length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M
         )
         of_local = float("-inf")  # weighs nothing
         of_addressed = float("-inf")
@@ -83,7 +79,7 @@ def to_keys_of_band(
             column[None, :], key_column[:, None], unit_start[None, :], local_from[None, :], own_bonus[None, :],
             valid, memory_query[None, :], reach, length, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR,
         )  # fmt: skip
-        weights = tl.exp2(scores * factor - sums[None, :])
+        weights = tl.exp2(scores * factor - own_sums[None, :])
         to_value = tl.dot(
             weights.to(grad_tile.dtype), grad_tile, to_value, input_precision=PRECISION, out_dtype=tl.float32
         )
@@ -102,12 +98,12 @@ def to_keys_of_band(
 def key_gradients(
     batch, kv_head, begin,
     query, local_key, addressed_key, value, grad,
-    start, left, spared, closes, valid, memory, bonus, log_sum, delta, far_key_grad, far_value_grad,
+    start, until, spared, local_start, valid, memory, bonus, sums, delta, far_key_grad, far_value_grad,
     local_grad, addressed_grad, value_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, far_key_b, far_key_h, far_key_t,
     far_value_b, far_value_h, far_value_t, key_grad_b, key_grad_h, key_grad_t, value_grad_b, value_grad_h, value_grad_t,
-    length, reach, scale,
+    length, rows, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
     HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
@@ -128,7 +124,7 @@ def key_gradients(
     if HAS_FAR:
         last = tl.minimum(last, tl.cdiv(begin + N - 1 + reach, M))
     diagonal = begin // M
-    later = first_beyond(left + by_token, diagonal, last, begin + N, M)
+    later = tl.minimum(tl.cdiv(tl.load(until + by_token + tl.minimum(begin + N, length) - 1), M), last)
     masked = last
     if HAS_FAR:
         masked = tl.minimum(tl.maximum((begin + reach) // M, later), last)
@@ -144,10 +140,11 @@ def key_gradients(
         for member in range(GROUP):
             head = kv_head * GROUP + member
             by_head = (batch * HEADS + head) * length
+            by_row = (batch * HEADS + head) * rows
             to_local, to_addressed, to_value = to_keys_of_band(
                 diagonal, later, key_column, local, addressed, values, to_local, to_addressed, to_value,
                 query + batch * query_b + head * query_h, grad + batch * grad_b + head * grad_h, query_t, grad_t,
-                log_sum + by_head, delta + by_head, start + by_token, spared + by_spared, closes + by_token,
+                sums + by_row, delta + by_row, start + by_token, spared + by_spared, local_start + by_token,
                 valid + by_token, memory + by_token, bonus + by_head, length, reach, scale,
                 time == 0, time == 1 or not TWICE,
                 DIM, WIDTH, HAS_SPARED, HAS_VALID, HAS_MEMORY, HAS_BONUS, HAS_FAR, PRECISION, M, BAND,
@@ -159,32 +156,32 @@ def key_gradients(
         head = kv_head * GROUP + member
         queries = query + batch * query_b + head * query_h
         grads = grad + batch * grad_b + head * grad_h
-        by_head = (batch * HEADS + head) * length
+        by_row = (batch * HEADS + head) * rows
         for tile in range(later, masked):
             column = tile * M + tl.arange(0, M)
-            query_tile, grad_tile, sums, offset = query_rows(
-                queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
+            query_tile, grad_tile, own_sums, offset = query_rows(
+                queries, grads, sums + by_row, delta + by_row, column, query_t, grad_t, length, DIM, WIDTH
             )
             memory_query = no_memory
             if HAS_MEMORY:
-                memory_query = tl.load(memory + by_token + column, mask=column < length, other=1)
+                memory_query = tl.load(memory + by_token + tl.minimum(column, length - 1))
             scores = tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION)
             scores = hide_earlier_units(
                 scores, key_column[:, None], valid + by_token, memory_query[None, :], length, HAS_VALID, HAS_MEMORY
             )
             to_addressed, to_value = to_keys_of(
-                scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION
+                scores, query_tile, grad_tile, own_sums, offset, values, to_addressed, to_value, factor, PRECISION
             )
         if HAS_FAR:
             for tile in range(masked, last):
                 column = tile * M + tl.arange(0, M)
-                query_tile, grad_tile, sums, offset = query_rows(
-                    queries, grads, log_sum + by_head, delta + by_head, column, query_t, grad_t, length, DIM, WIDTH
+                query_tile, grad_tile, own_sums, offset = query_rows(
+                    queries, grads, sums + by_row, delta + by_row, column, query_t, grad_t, length, DIM, WIDTH
                 )
                 scores = tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION)
                 scores = hide_beyond_reach(scores, column[None, :], key_column[:, None], reach)
                 to_addressed, to_value = to_keys_of(
-                    scores, query_tile, grad_tile, sums, offset, values, to_addressed, to_value, factor, PRECISION
+                    scores, query_tile, grad_tile, own_sums, offset, values, to_addressed, to_value, factor, PRECISION
                 )
 
     to_addressed *= scale

@@ -30,19 +30,18 @@ def to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor,
 def query_gradients(
     batch, head, begin,
     query, local_key, addressed_key, value, grad,
-    start, left, spared, closes, valid, memory, bonus, log_sum, delta, far_grad,
+    start, left, spared, local_start, valid, memory, bonus, sums, delta, far_grad,
     query_grad, bonus_grad,
     query_b, query_h, query_t, local_b, local_h, local_t, addressed_b, addressed_h, addressed_t,
     value_b, value_h, value_t, grad_b, grad_h, grad_t, far_b, far_h, far_t,
     query_grad_b, query_grad_h, query_grad_t,
-    length, reach, scale,
+    length, rows, reach, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     HAS_SPARED: tl.constexpr, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_BONUS: tl.constexpr,
     HAS_FAR: tl.constexpr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     """The M queries of a head from ``begin`` on; N keys at a time."""
     column = begin + tl.arange(0, M)
-    inside = column < length
     query_tile = rows_of(query + batch * query_b + head * query_h, column, DIM, query_t, length, WIDTH)
     grad_tile = rows_of(grad + batch * grad_b + head * grad_h, column, DIM, grad_t, length, WIDTH)
     local_key += batch * local_b + head // GROUP * local_h
@@ -52,11 +51,12 @@ def query_gradients(
     by_head = (batch * HEADS + head) * length
     by_spared = (batch * (HEADS // GROUP) + head // GROUP) * length
     unit_start, local_from, memory_query, own_bonus = unit_rows(
-        start + by_token, spared + by_spared, closes + by_token, memory + by_token, bonus + by_head, column,
+        start + by_token, spared + by_spared, local_start + by_token, memory + by_token, bonus + by_head, column,
         length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M,
     )  # fmt: skip
-    sums = tl.load(log_sum + by_head + column, mask=inside, other=float("inf"))
-    offset = tl.load(delta + by_head + column, mask=inside, other=0.0)
+    by_row = (batch * HEADS + head) * rows
+    own_sums = tl.load(sums + by_row + column)
+    offset = tl.load(delta + by_row + column)
     factor = scale * LOG2_E
 
     to_query = tl.zeros([M, WIDTH], tl.float32)
@@ -69,7 +69,7 @@ def query_gradients(
             values = rows_inside(value, key_column, DIM, value_t, WIDTH)
             scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
             scores = hide_beyond_reach(scores, column[:, None], key_column[None, :], reach)
-            to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
+            to_query = to_query_of(scores, keys, values, grad_tile, own_sums, offset, to_query, factor, PRECISION)
     if HAS_MEMORY:
         if tl.min(memory_query.to(tl.int32)) == 1:
             unmasked = band
@@ -81,7 +81,7 @@ def query_gradients(
         scores = hide_earlier_units(
             scores, key_column[None, :], valid + by_token, memory_query[:, None], length, HAS_VALID, HAS_MEMORY
         )
-        to_query = to_query_of(scores, keys, values, grad_tile, sums, offset, to_query, factor, PRECISION)
+        to_query = to_query_of(scores, keys, values, grad_tile, own_sums, offset, to_query, factor, PRECISION)
     for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=BAND):
         key_column = near + tl.arange(0, N)
         addressed = rows_of(addressed_key, key_column, DIM, addressed_t, length, WIDTH)
@@ -94,7 +94,7 @@ def query_gradients(
         )  # fmt: skip
         values = rows_of(value, key_column, DIM, value_t, length, WIDTH)
         to_weights = tl.dot(grad_tile, tl.trans(values), input_precision=PRECISION)
-        to_scores = tl.exp2(scores * factor - sums[:, None]) * (to_weights - offset[:, None])
+        to_scores = tl.exp2(scores * factor - own_sums[:, None]) * (to_weights - offset[:, None])
         if HAS_BONUS:
             to_bonus += tl.sum(tl.where(own_unit, to_scores, 0.0), 1)
         to_local = tl.where(reads_local, to_scores, 0.0).to(local.dtype)
@@ -111,4 +111,4 @@ def query_gradients(
     query_grad += batch * query_grad_b + head * query_grad_h
     store_rows(query_grad, column, to_query, DIM, query_grad_t, length, WIDTH)
     if HAS_BONUS:
-        tl.store(bonus_grad + by_head + column, to_bonus, mask=inside)
+        tl.store(bonus_grad + by_head + column, to_bonus, mask=column < length)

@@ -30,10 +30,12 @@ def _forward(
     address_cos: Tensor,
     address_sin: Tensor,
     slot: Tensor,
+    closes: Tensor,
     start: Tensor,
     left: Tensor,
+    until: Tensor,
     spared: Tensor | None,
-    closes: Tensor,
+    local_start: Tensor,
     valid: Tensor | None,
     memory: Tensor | None,
     bonus: Tensor | None,
@@ -46,7 +48,7 @@ def _forward(
     facts = turning.Facts(cos, sin, address_cos, address_sin, slot, closes, interleaved, WITH_LOCAL)
     states = turning.forward(query, key, facts)
     turned, local, addressed, value = (x.transpose(1, 2) for x in (*states, value))
-    pairs = Pairs(start, left, spared, closes, valid, memory)
+    pairs = Pairs(start, left, until, spared, local_start, valid, memory)
     reach = reach_of(turned, longest_unit)
     out, log_sum = launch.forward(turned, local, addressed, value, pairs, bonus, scale, reach)
     return out, log_sum, *states
@@ -68,10 +70,12 @@ def _backward(
     address_cos: Tensor,
     address_sin: Tensor,
     slot: Tensor,
+    closes: Tensor,
     start: Tensor,
     left: Tensor,
+    until: Tensor,
     spared: Tensor | None,
-    closes: Tensor,
+    local_start: Tensor,
     valid: Tensor | None,
     memory: Tensor | None,
     bonus: Tensor | None,
@@ -92,7 +96,7 @@ def _backward(
     query_grad, key_grad, value_grad = _parts(together_grad, kv_heads)
     value = _parts(dimensions_together(together), kv_heads)[2]
     reading, local_keys, addressed_keys, values = (x.transpose(1, 2) for x in (turned, local, addressed, value))
-    pairs = Pairs(start, left, spared, closes, valid, memory)
+    pairs = Pairs(start, left, until, spared, local_start, valid, memory)
     to_turned, to_local, to_addressed, _, bonus_grad = launch.backward(
         dimensions_together(grad), reading, local_keys, addressed_keys, values, out, log_sum, pairs, bonus, scale,
         reach_of(reading, longest_unit), value_grad.transpose(1, 2),
@@ -104,7 +108,7 @@ def _backward(
 
 
 def _backward_shapes(grad: Tensor, together: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    cos, bonus, log_sum, addressed, to_angles = rest[0], rest[11], rest[13], rest[16], rest[-1]
+    cos, bonus, log_sum, addressed, to_angles = rest[0], rest[13], rest[15], rest[18], rest[-1]
     return (
         together.new_empty(together.shape),
         turning.angles_for(addressed, cos, to_angles),
@@ -122,8 +126,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, *unused: None) -> tuple[Tensor | None, ...]:
     to_angles = ctx.needs_input_grad[1]
     together_grad, angle_grad, bonus_grad = backward(grad, *ctx.saved_tensors, *ctx.settings, to_angles)
-    to_bonus = bonus_grad if ctx.needs_input_grad[13] else None
-    nothing = (None for _ in range(11))
+    to_bonus = bonus_grad if ctx.needs_input_grad[15] else None
+    nothing = (None for _ in range(13))
     return together_grad, angle_grad if to_angles else None, *nothing, to_bonus, None, None, None, None
 
 
