@@ -9,7 +9,6 @@ from contentrope.attention.fused.tiles import (
     LOG2_E,
     band_scores,
     first_tiles,
-    hide_beyond_reach,
     hide_earlier_units,
     place_of,
     rows_inside,
@@ -79,25 +78,18 @@ def forward_kernel(
         accumulated = rows_of(far_out + batch * far_b + head * far_h, seen, DIM, far_t, length - reach, WIDTH).to(
             tl.float32
         )
-    first, unmasked, band = first_tiles(begin, tl.load(left + by_token + begin), reach, M, N, HAS_FAR)
-    if HAS_FAR:
-        for edge in range(first, unmasked, N):
-            key_column = edge + tl.arange(0, N)
-            keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
-            scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-            scores = hide_beyond_reach(scores, column[:, None], key_column[None, :], reach)
-            values = rows_inside(value, key_column, DIM, value_t, WIDTH)
-            accumulated, total, largest = absorb(scores, values, accumulated, total, largest, factor, PRECISION)
+    first, band = first_tiles(begin, tl.load(left + by_token + begin), reach, N, HAS_FAR)
     if HAS_MEMORY:
         if tl.min(memory_query.to(tl.int32)) == 1:
-            unmasked = band  # nobody here looks beyond its own unit
-    for earlier in range(unmasked, band, N):
+            first = band  # nobody here looks beyond its own unit
+    for earlier in range(first, band, N):
         key_column = earlier + tl.arange(0, N)
         keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
         scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
         scores = hide_earlier_units(
-            scores, key_column[None, :], valid + by_token, memory_query[:, None], length, HAS_VALID, HAS_MEMORY
-        )
+            scores, column[:, None], key_column[None, :], valid + by_token, memory_query[:, None], reach, length,
+            HAS_VALID, HAS_MEMORY, HAS_FAR,
+        )  # fmt: skip
         values = rows_inside(value, key_column, DIM, value_t, WIDTH)
         accumulated, total, largest = absorb(scores, values, accumulated, total, largest, factor, PRECISION)
     for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=BAND):

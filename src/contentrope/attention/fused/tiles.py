@@ -64,16 +64,12 @@ def store_rows(base, column, value, width: tl.constexpr, stride, count, WIDTH: t
 
 
 @triton.jit
-def first_tiles(first_query, left_edge, reach, M: tl.constexpr, N: tl.constexpr, HAS_FAR: tl.constexpr):
-    """Of the key tiles of a query tile: the first, the first with no pair beyond reach, the first of the band."""
-    band = left_edge // N * N
+def first_tiles(first_query, left_edge, reach, N: tl.constexpr, HAS_FAR: tl.constexpr):
+    """Of the key tiles of a query tile: the first, and the first of the band."""
     first = 0
-    unmasked = 0
     if HAS_FAR:
         first = tl.maximum(first_query - reach + 1, 0) // N * N
-        unmasked = tl.cdiv(tl.maximum(first_query + M - reach, 0), N) * N
-        unmasked = tl.minimum(tl.maximum(unmasked, first), band)
-    return first, unmasked, band
+    return first, left_edge // N * N
 
 
 @triton.jit
@@ -83,9 +79,12 @@ def hide_beyond_reach(scores, column, key_column, reach):
 
 @triton.jit
 def hide_earlier_units(
-    scores, key_column, valid, memory_query, length, HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr
-):
-    """-inf in a tile of earlier units where a key is padding, or the query is of a memory unit."""
+    scores, column, key_column, valid, memory_query, reach, length,
+    HAS_VALID: tl.constexpr, HAS_MEMORY: tl.constexpr, HAS_FAR: tl.constexpr,
+):  # fmt: skip
+    """-inf in a tile of earlier units where a key is beyond reach or padding, or the query is of a memory unit."""
+    if HAS_FAR:
+        scores = hide_beyond_reach(scores, column, key_column, reach)
     if HAS_VALID:
         is_token = tl.load(valid + key_column, mask=key_column < length, other=0) != 0
         scores = tl.where(is_token, scores, float("-inf"))

@@ -11,7 +11,6 @@ import triton.language as tl
 from contentrope.attention.fused.tiles import (
     LOG2_E,
     band_scores,
-    hide_beyond_reach,
     hide_earlier_units,
     rows_inside,
     rows_of,
@@ -125,9 +124,6 @@ def key_gradients(
         last = tl.minimum(last, tl.cdiv(begin + N - 1 + reach, M))
     diagonal = begin // M
     later = tl.minimum(tl.cdiv(tl.load(until + by_token + tl.minimum(begin + N, length) - 1), M), last)
-    masked = last
-    if HAS_FAR:
-        masked = tl.minimum(tl.maximum((begin + reach) // M, later), last)
     no_memory = tl.zeros([M], tl.int8)
 
     to_local = tl.zeros([N, WIDTH], tl.float32)
@@ -157,7 +153,7 @@ def key_gradients(
         queries = query + batch * query_b + head * query_h
         grads = grad + batch * grad_b + head * grad_h
         by_row = (batch * HEADS + head) * rows
-        for tile in range(later, masked):
+        for tile in range(later, last):
             column = tile * M + tl.arange(0, M)
             query_tile, grad_tile, own_sums, offset = query_rows(
                 queries, grads, sums + by_row, delta + by_row, column, query_t, grad_t, length, DIM, WIDTH
@@ -167,22 +163,12 @@ def key_gradients(
                 memory_query = tl.load(memory + by_token + tl.minimum(column, length - 1))
             scores = tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION)
             scores = hide_earlier_units(
-                scores, key_column[:, None], valid + by_token, memory_query[None, :], length, HAS_VALID, HAS_MEMORY
-            )
+                scores, column[None, :], key_column[:, None], valid + by_token, memory_query[None, :], reach, length,
+                HAS_VALID, HAS_MEMORY, HAS_FAR,
+            )  # fmt: skip
             to_addressed, to_value = to_keys_of(
                 scores, query_tile, grad_tile, own_sums, offset, values, to_addressed, to_value, factor, PRECISION
             )
-        if HAS_FAR:
-            for tile in range(masked, last):
-                column = tile * M + tl.arange(0, M)
-                query_tile, grad_tile, own_sums, offset = query_rows(
-                    queries, grads, sums + by_row, delta + by_row, column, query_t, grad_t, length, DIM, WIDTH
-                )
-                scores = tl.dot(addressed, tl.trans(query_tile), input_precision=PRECISION)
-                scores = hide_beyond_reach(scores, column[None, :], key_column[:, None], reach)
-                to_addressed, to_value = to_keys_of(
-                    scores, query_tile, grad_tile, own_sums, offset, values, to_addressed, to_value, factor, PRECISION
-                )
 
     to_addressed *= scale
     if HAS_FAR:

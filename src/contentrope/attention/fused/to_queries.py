@@ -9,7 +9,6 @@ from contentrope.attention.fused.tiles import (
     LOG2_E,
     band_scores,
     first_tiles,
-    hide_beyond_reach,
     hide_earlier_units,
     rows_inside,
     rows_of,
@@ -61,26 +60,19 @@ def query_gradients(
 
     to_query = tl.zeros([M, WIDTH], tl.float32)
     to_bonus = tl.zeros([M], tl.float32)
-    first, unmasked, band = first_tiles(begin, tl.load(left + by_token + begin), reach, M, N, HAS_FAR)
-    if HAS_FAR:
-        for edge in range(first, unmasked, N):
-            key_column = edge + tl.arange(0, N)
-            keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
-            values = rows_inside(value, key_column, DIM, value_t, WIDTH)
-            scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
-            scores = hide_beyond_reach(scores, column[:, None], key_column[None, :], reach)
-            to_query = to_query_of(scores, keys, values, grad_tile, own_sums, offset, to_query, factor, PRECISION)
+    first, band = first_tiles(begin, tl.load(left + by_token + begin), reach, N, HAS_FAR)
     if HAS_MEMORY:
         if tl.min(memory_query.to(tl.int32)) == 1:
-            unmasked = band
-    for earlier in range(unmasked, band, N):
+            first = band
+    for earlier in range(first, band, N):
         key_column = earlier + tl.arange(0, N)
         keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
         values = rows_inside(value, key_column, DIM, value_t, WIDTH)
         scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
         scores = hide_earlier_units(
-            scores, key_column[None, :], valid + by_token, memory_query[:, None], length, HAS_VALID, HAS_MEMORY
-        )
+            scores, column[:, None], key_column[None, :], valid + by_token, memory_query[:, None], reach, length,
+            HAS_VALID, HAS_MEMORY, HAS_FAR,
+        )  # fmt: skip
         to_query = to_query_of(scores, keys, values, grad_tile, own_sums, offset, to_query, factor, PRECISION)
     for near in tl.range(band, tl.minimum(begin + M, length), N, num_stages=BAND):
         key_column = near + tl.arange(0, N)
