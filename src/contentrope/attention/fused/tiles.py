@@ -46,10 +46,11 @@ def rows_of(base, column, width: tl.constexpr, stride, count, WIDTH: tl.constexp
 
 
 @triton.jit
-def rows_inside(base, column, width: tl.constexpr, stride, WIDTH: tl.constexpr):
-    """The same where all rows are known to exist: nothing to check in the inner loop."""
+def rows_inside(base, first, row, width: tl.constexpr, stride, WIDTH: tl.constexpr):
+    """The same where all rows are known to exist: those ``row`` behind ``first``. There is nothing to check in an inner
+    loop, and only one number to compute anew."""
     place = tl.arange(0, WIDTH)
-    pointer = base + column[:, None].to(tl.int64) * stride + place[None, :]
+    pointer = base + tl.cast(first, tl.int64) * stride + (row[:, None] * stride + place[None, :])
     if width == WIDTH:
         return tl.load(pointer)
     return tl.load(pointer, mask=(place < width)[None, :], other=0.0)

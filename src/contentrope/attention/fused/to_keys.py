@@ -20,17 +20,21 @@ from contentrope.attention.fused.tiles import (
 
 
 @triton.jit
-def query_rows(queries, grads, sums, delta, column, query_t, grad_t, length, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Of a tile of queries: themselves, the gradient of their output, their sums of weights, their D.
+def query_rows(
+    queries, grads, sums, delta, first, query_t, grad_t, length,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """Of M queries from ``first`` on: themselves, the gradient of their output, their sums of weights, their D.
 
     Beyond the end the last is read again, which is less to check in the inner loop; its sums are infinite there.
     """
-    row = tl.minimum(column, length - 1)
+    row = tl.arange(0, M)
+    there = tl.minimum(row, length - 1 - first)
     return (
-        rows_inside(queries, row, DIM, query_t, WIDTH),
-        rows_inside(grads, row, DIM, grad_t, WIDTH),
-        tl.load(sums + column),
-        tl.load(delta + column),
+        rows_inside(queries, first, there, DIM, query_t, WIDTH),
+        rows_inside(grads, first, there, DIM, grad_t, WIDTH),
+        tl.load(sums + first + row),
+        tl.load(delta + first + row),
     )
 
 
@@ -62,7 +66,7 @@ def to_keys_of_band(
     for tile in tl.range(first, beyond, num_stages=BAND):
         column = tile * M + tl.arange(0, M)
         query_tile, grad_tile, own_sums, offset = query_rows(
-            queries, grads, sums, delta, column, query_t, grad_t, length, DIM, WIDTH
+            queries, grads, sums, delta, tile * M, query_t, grad_t, length, DIM, WIDTH, M
         )
         unit_start, local_from, memory_query, own_bonus = unit_rows(
             start, spared, local_start, memory, bonus, column, length, scale, HAS_SPARED, HAS_MEMORY, HAS_BONUS, M
@@ -156,7 +160,7 @@ def key_gradients(
         for tile in range(later, last):
             column = tile * M + tl.arange(0, M)
             query_tile, grad_tile, own_sums, offset = query_rows(
-                queries, grads, sums + by_row, delta + by_row, column, query_t, grad_t, length, DIM, WIDTH
+                queries, grads, sums + by_row, delta + by_row, tile * M, query_t, grad_t, length, DIM, WIDTH, M
             )
             memory_query = no_memory
             if HAS_MEMORY:

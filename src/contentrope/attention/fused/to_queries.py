@@ -66,8 +66,8 @@ def query_gradients(
             first = band
     for earlier in range(first, band, N):
         key_column = earlier + tl.arange(0, N)
-        keys = rows_inside(addressed_key, key_column, DIM, addressed_t, WIDTH)
-        values = rows_inside(value, key_column, DIM, value_t, WIDTH)
+        keys = rows_inside(addressed_key, earlier, tl.arange(0, N), DIM, addressed_t, WIDTH)
+        values = rows_inside(value, earlier, tl.arange(0, N), DIM, value_t, WIDTH)
         scores = tl.dot(query_tile, tl.trans(keys), input_precision=PRECISION)
         scores = hide_earlier_units(
             scores, column[:, None], key_column[None, :], valid + by_token, memory_query[:, None], reach, length,

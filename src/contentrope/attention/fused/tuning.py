@@ -51,7 +51,7 @@ NARROW = {
 """For heads of up to 64 dimensions."""
 WIDE = {
     "forward_kernel": [Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3, 2), Tile(64, 32, 4, 2)],
-    "backward_kernel": [Tile(32, 32, 4, 3, 2, 64), Tile(16, 32, 4, 2, 2, 64)],
+    "backward_kernel": [Tile(32, 32, 4, 3, 2, 64), Tile(32, 32, 4, 2, 2, 64), Tile(16, 32, 4, 2, 2, 64)],
 }
 SMALL = {"forward_kernel": Tile(32, 32, 4, 2), "backward_kernel": Tile(32, 32, 4, 2, rows=32)}
 """Fits where nothing else does: the widest heads in float32."""
