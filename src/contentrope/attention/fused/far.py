@@ -9,6 +9,7 @@ with.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -78,18 +79,18 @@ def backward(
     reach: int,
     scale: float,
 ) -> FarGradients:
-    """``out`` and ``log_sum`` (natural) are those of all keys."""
+    """``out`` and ``log_sum``, a power of two as in the kernels, are those of all keys."""
     heads, kv_heads = query.shape[1], key.shape[1]
     given = query[:, :, reach:], *(_shared(x[:, :, :-reach], heads) for x in (key, value))
-    grad, out, log_sum = grad[:, :, reach:], out[:, :, reach:], log_sum[:, :, reach:].contiguous()
+    grad, out, natural = grad[:, :, reach:], out[:, :, reach:], log_sum[:, :, reach:] * math.log(2.0)
     if not query.is_cuda:
         backward_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grads = backward_for_cpu(grad, *given, out, log_sum, 0.0, True, scale=scale)
+        grads = backward_for_cpu(grad, *given, out, natural, 0.0, True, scale=scale)
     else:
         far = out.shape[2]
         nothing_random = torch.zeros((), dtype=torch.int64, device=query.device)
         grads = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            grad, *given, out, log_sum[..., None], nothing_random, nothing_random, None, None, None, far, far,
+            grad, *given, out, natural[..., None], nothing_random, nothing_random, None, None, None, far, far,
             0.0, True, scale=scale,
         )  # fmt: skip
     return FarGradients(grads[0], *(_summed(x, kv_heads) for x in grads[1:3]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -110,8 +109,7 @@ def backward(
     sizes = _sizes(query, local_key, reach)
     beyond = far.FarGradients(query, local_key, value)  # never read where nothing is beyond reach
     if reach:
-        natural = log_sum * math.log(2.0)
-        beyond = far.backward(grad, query, addressed_key, value, out, natural, reach, scale)
+        beyond = far.backward(grad, query, addressed_key, value, out, log_sum, reach, scale)
     start(
         prepare_kernel, (rows // PREPARED_ROWS, batch * heads),
         (grad, out, log_sum, sums, delta), (*_strides(grad, out), length, rows),
