@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu --backend flex|fused [--out results/benchmark-BACKEND-gpu.json]
 
-Both sides rotate their queries and keys; ours also applies the addresses, learns them, and prepares what the backend
-wants to know of the units. The cosines and sines of positions and addresses are there before: all layers share them.
+Both sides get what a layer's projection gives, queries, keys and values side by side, and rotate queries and keys; ours
+also applies the addresses, learns them, and prepares what the backend wants to know of the units. The cosines and sines
+of positions and addresses are there before: all layers share them.
 
 Everything is timed twice: called from Python, where short texts wait for their kernels to be started, and replayed as a
 CUDA graph (``graph_``), which is what the GPU takes.
@@ -35,23 +36,23 @@ def rotations(positions: torch.Tensor, bound: int) -> Rotation:
     return table.at(positions, torch.float32, bound=bound)
 
 
-def plain(qkv: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    q, k, v = qkv.unbind(0)
-    q, k, v = rotate(q, rotation).transpose(1, 2), rotate(k, rotation).transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+def rotated(projected: torch.Tensor, rotation: Rotation) -> list[torch.Tensor]:
+    q, k, v = projected.split(HEADS, dim=2)
+    return [x.transpose(1, 2) for x in (rotate(q, rotation), rotate(k, rotation), v)]
 
 
-def by_flex(qkv: torch.Tensor, local: Rotation, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
-    q, k, v = qkv.unbind(0)
-    q, k, v = rotate(q, local).transpose(1, 2), rotate(k, local).transpose(1, 2), v.transpose(1, 2)
-    return cr.addressed_attention(q, k, v, units, angles, backend="flex")
+def plain(projected: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    return F.scaled_dot_product_attention(*rotated(projected, rotation), is_causal=True)
 
 
-def by_fused(qkv: torch.Tensor, turns: Turns, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
+def by_flex(projected: torch.Tensor, local: Rotation, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
+    return cr.addressed_attention(*rotated(projected, local), units, angles, backend="flex")
+
+
+def by_fused(projected: torch.Tensor, turns: Turns, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
     """As a layer of a model does it."""
-    q, k, v = qkv.unbind(0)
-    states = [x.transpose(1, 2) for x in (*turns._replace(angles=angles).of(q, k, "half"), v)]
-    return fused.attend(*states, PairRule.among(units), scale=HEAD_DIM**-0.5)
+    turns = turns._replace(angles=angles)
+    return fused.attend_together(projected, HEADS, turns, "half", PairRule.among(units), scale=HEAD_DIM**-0.5)
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
@@ -84,7 +85,7 @@ def milliseconds(run: Callable[[], object], repeats: int) -> float:
 
 def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
     batch = max(1, TOKENS // seq)
-    qkv = torch.randn(3, batch, seq, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    projected = torch.randn(batch, seq, 3 * HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     grad = torch.randn(batch, HEADS, seq, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     ids = (torch.rand(batch, seq, device="cuda") > 1 / UNIT).long()
     units = cr.segment(ids, cr.Terminators({0}))
@@ -95,8 +96,8 @@ def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
     ours = by_fused if backend == "fused" else by_flex
     places = turns_of(local, by_unit, units.unit, units.closes) if backend == "fused" else local
     sides = {
-        "baseline": (torch.compile(plain), (qkv, by_position), (qkv,)),
-        "ours": (torch.compile(ours), (qkv, places, by_token, units), (qkv, by_token)),
+        "baseline": (torch.compile(plain), (projected, by_position), (projected,)),
+        "ours": (torch.compile(ours), (projected, places, by_token, units), (projected, by_token)),
     }
     row: dict[str, Any] = {"seq": seq, "batch": batch}
     for side, (function, arguments, learned) in sides.items():
