@@ -11,8 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import contentrope as cr
+from contentrope.frames import addressed as addressed_frame
 from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
 from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, in_chunks, lively_model, random_ids
 
@@ -245,6 +247,48 @@ def test_any_chunking_of_any_units_streams(
         masks["valid"] = random_mask(0.7, seed + 2, (2, 18))
     model = lively_model("content", backend=backend, layers=2, options={"competition": competition})
     check_streams(model, ids, sizes, **masks)
+
+
+# --- what the device is asked ---
+
+
+@pytest.mark.parametrize("scheme", ADDRESSED)
+@pytest.mark.parametrize("few", [0, 10**6], ids=["asked", "never asked"])
+@pytest.mark.parametrize("kind", [None, "ragged"], ids=["no padding", "ragged"])
+def test_it_does_not_matter_whether_the_device_is_asked_where_units_began(
+    scheme: str, few: int, kind: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addressed_frame, "FEW_TOKENS", few)
+    masks = {} if kind is None else {"valid": padding(kind)}
+    check_streams(lively_model(scheme), random_ids(BATCH, SEQ), (9, 1, 1, 1, 3, 1), **masks)
+
+
+class Asked(TorchDispatchMode):
+    """How often a number is read back, besides the ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.times += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("scheme", KNOW_MEMORY)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_token_that_ends_no_unit_is_known_by_its_id_alone(scheme: str, rows: int) -> None:
+    model = lively_model(scheme, max_unit_length=50)
+    ordinary = next(i for i in range(VOCABULARY) if i not in model.config.terminators)
+    cache = model.new_cache(rows)
+    model(torch.full((rows, 5), ordinary), cache=cache)
+    times = []
+    for token in (ordinary, model.config.terminators[0], ordinary):
+        with Asked() as asked:
+            model(torch.full((rows, 1), token), cache=cache)
+        times.append(asked.times)
+    assert times[0] == times[2] == 0
+    assert times[1] > 0 or scheme != "content"  # addresses are checked: the count can see something
 
 
 # --- bfloat16 ---

@@ -72,13 +72,13 @@ class Transformer(nn.Module):
         whose first token is True in ``memory`` sees only itself. With a cache the tokens continue its rows, and no
         gradients are recorded.
         """
-        self._check(ids, valid, ends, memory)
+        known = self._check(ids, valid, ends, memory)
         if cache is None:
             return self._read(ids, valid, ends, memory, None)
         cache.check(self._cache_shape(), ids)
         cache.reserve(cache.length + ids.shape[1])
         with torch.no_grad():
-            return self._read(ids, valid, ends, memory, cache)
+            return self._read(ids, valid, ends, memory, cache, known)
 
     def new_cache(self, batch_size: int, *, max_tokens: int | None = None) -> Cache:
         """An empty cache for this many rows. It grows by itself; ``max_tokens`` reserves the room at once."""
@@ -94,6 +94,7 @@ class Transformer(nn.Module):
         ends: Tensor | None,
         memory: Tensor | None,
         cache: Cache | None,
+        known: list[int] | None = None,
     ) -> Tensor:
         embedded = self.embedding(ids)
         if not ids.numel():
@@ -109,6 +110,7 @@ class Transformer(nn.Module):
             cache=cache,
             state=cache.state if cache is not None else self._initial_state(len(ids)),
             backend=backend_name(self.backend, embedded, self.config.head_dim, cached=cache is not None),
+            known=known,
         )
         frame = cast(schemes.Scheme, self.scheme).frame(chunk)
         x = F.dropout(frame.embed(embedded), self.config.dropout, self.training)
@@ -138,7 +140,8 @@ class Transformer(nn.Module):
             dtype=self.embedding.weight.dtype,
         )
 
-    def _check(self, ids: Tensor, valid: Tensor | None, ends: Tensor | None, memory: Tensor | None) -> None:
+    def _check(self, ids: Tensor, valid: Tensor | None, ends: Tensor | None, memory: Tensor | None) -> list[int] | None:
+        """The ids as numbers where there is one per row: those have been read back."""
         if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
             raise InputError(f"ids must be integers of shape (batch, seq), got {ids.dtype} {tuple(ids.shape)}")
         for name, mask in (("valid", valid), ("ends", ends), ("memory", memory)):
@@ -151,21 +154,24 @@ class Transformer(nn.Module):
             raise InputError(f"scheme {scheme!r} does not read units; leave out ends=")
         if memory is not None and scheme not in schemes.KNOW_MEMORY:
             raise InputError(f"scheme {scheme!r} has no memory units; leave out memory=")
-        self._check_vocabulary(ids)
+        return self._check_vocabulary(ids)
 
-    def _check_vocabulary(self, ids: Tensor) -> None:
-        # On a GPU an id out of range kills the process without a word; reading two numbers back is cheaper.
+    def _check_vocabulary(self, ids: Tensor) -> list[int] | None:
+        # On a GPU an id out of range kills the process without a word; reading a few numbers back is cheaper.
         if not ids.numel() or not can_be_read(ids):
-            return
-        if ids.numel() == 1:  # decoding asks the device once
-            low = high = int(ids)
+            return None
+        known = None
+        if ids.shape[1] == 1:  # decoding asks the device once
+            known = ids[:, 0].tolist()
+            low, high = min(known), max(known)
         else:
-            low, high = (int(x) for x in torch.aminmax(ids))
+            low, high = torch.stack(torch.aminmax(ids)).tolist()
         if low < 0 or high >= self.config.vocab_size:
             wrong = low if low < 0 else high
             raise InputError(
                 f"id {wrong} lies outside the vocabulary of {self.config.vocab_size} (0..{self.config.vocab_size - 1})"
             )
+        return known
 
 
 class Block(nn.Module):

@@ -159,10 +159,29 @@ def test_the_one_token_path_equals_the_general_one(case):
     _, state = segmenter.advance(segmenter.initial(len(case.ids)), case.ids[:, :-1], **head)
     last = case.ids[:, -1:]
     lean = segmenter.advance(state, last, **tail)
+    told = segmenter.advance(state, last, known=last[:, 0].tolist(), **tail)
     tail["valid"] = torch.ones_like(last, dtype=torch.bool)  # a mask, even of ones, takes the general path
     general = segmenter.advance(state, last, **tail)
-    same_units(lean[0], general[0])
-    same_state(lean[1], general[1])
+    for units, after in (lean, told):
+        same_units(units, general[0])
+        same_state(after, general[1])
+    assert told[0].ends_any in (None, bool(told[0].closes.any()))
+    assert told[1].most_open >= int(told[1].next_local.max())
+
+
+def test_only_terminators_are_known_by_their_id():
+    for rule in (FixedLength(2), Boundaries(torch.tensor([[False, True]])), TextRule("line", VOCABULARY)):
+        segmenter = Segmenter(rule)
+        _, state = segmenter.advance(segmenter.initial(1), torch.tensor([[1]]))
+        asked, told = (segmenter.advance(state, torch.tensor([[2]]), known=known)[0] for known in (None, [2]))
+        same_units(told, asked)
+
+
+@pytest.mark.parametrize(("ids", "known"), [([[1, 2]], [1, 2]), ([[1], [2]], [1])], ids=["two tokens", "a row less"])
+def test_known_ids_must_be_one_per_row(ids, known):
+    segmenter = Segmenter(Terminators({0}))
+    with pytest.raises(InputError, match="one per row"):
+        segmenter.advance(segmenter.initial(len(ids)), torch.tensor(ids), known=known)
 
 
 def changes_the_past(rule, ids, other, t):

@@ -26,6 +26,9 @@ from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
 
+FEW_TOKENS = 64
+"""In an open unit at the most, for the device not to be asked where it began."""
+
 
 class Reading(NamedTuple):
     """The units of a chunk, the segmenter's state around it, and the local rotations."""
@@ -36,6 +39,8 @@ class Reading(NamedTuple):
     local: Rotation
 
     def by_token(self, by_slot: Float[Tensor, "batch slots *rest"]) -> Float[Tensor, "batch seq *rest"]:
+        if self.units.seq_length == 1:  # slots are as many as tokens
+            return by_slot
         index = self.slot.view(*self.slot.shape, *(1 for _ in by_slot.shape[2:]))
         return by_slot.gather(1, index.expand(-1, -1, *by_slot.shape[2:]))
 
@@ -43,6 +48,14 @@ class Reading(NamedTuple):
     def slot(self) -> Int[Tensor, "batch seq"]:
         """The token's unit, counted from the one that was open before this call: 0..seq-1."""
         return self.units.unit - self.before.next_unit
+
+    def open_from(self, cache: Cache) -> int:
+        """No unit that was open before this call begins left of this column. What is known without the device may be
+        somewhat further left than needed, which changes nothing."""
+        before = self.before
+        if not torch.compiler.is_compiling() and before.most_open <= FEW_TOKENS:
+            return max(0, cache.length - before.most_open)
+        return int(torch.where(before.next_local > 0, before.start, cache.length).min())
 
     def completes_any(self, chunk: Chunk) -> bool:
         """False for a single token after others that closes no unit: decoding, most of the time. No address is needed
@@ -277,7 +290,7 @@ def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Carried | 
     """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
     before = reading.before
     is_open = before.next_local > 0
-    begin = int(torch.where(is_open, before.start, cache.length).min())
+    begin = reading.open_from(cache)
     columns = torch.arange(begin, cache.length, device=by_slot.device)
     finished = reading.after.next_unit - before.next_unit
     old_completed = is_open & (columns >= before.start) & (finished > 0)

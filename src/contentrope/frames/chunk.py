@@ -31,6 +31,8 @@ class Chunk:
     cache: Cache | None
     state: StreamState
     backend: str
+    known: list[int] | None = None
+    """One token per row after cached ones: the ids as numbers, which were read back to be checked."""
 
     @property
     def offset(self) -> int:

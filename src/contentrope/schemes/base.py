@@ -72,7 +72,9 @@ def segmenter_of(config: ModelConfig) -> Segmenter:
 def read_units(segmenter: Segmenter, chunk: Chunk) -> tuple[Units, SegmenterState, SegmenterState]:
     """The units of a chunk, and the segmenter's state before and after it."""
     before = chunk.state.segmenter or _replay(segmenter, chunk)
-    units, after = segmenter.advance(before, chunk.ids, valid=chunk.valid, memory=chunk.memory, ends=chunk.ends)
+    units, after = segmenter.advance(
+        before, chunk.ids, valid=chunk.valid, memory=chunk.memory, ends=chunk.ends, known=chunk.known
+    )
     return units, before, after
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from contentrope.address import ContentAddress, sum_by_unit
@@ -19,7 +20,6 @@ from contentrope.frames.addressed import Reading
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes.addressed import AddressOptions, UnitReader
 from contentrope.schemes.base import read_options
-from contentrope.units import SegmenterState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Content(nn.Module):
         if not reading.completes_any(chunk):
             return self.reader.frame(chunk, reading, angles=None)
         angles, open_total = self._angles(chunk, reading)
-        _refuse_non_finite(angles, chunk.embedded, reading.slot)
+        _refuse_non_finite(angles, chunk.embedded, reading)
         if self.training and self.noise:
             angles = angles + self.noise * torch.randn_like(angles)
         return self.reader.frame(chunk, reading, angles, open_total)
@@ -61,7 +61,7 @@ class Content(nn.Module):
             return self.address.angles(self._descriptors(chunk, reading)), None
         carried = None
         if chunk.cache is not None:
-            carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
+            carried = self._open_total(chunk, reading), reading.before.next_local[:, 0]
         turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
         return self.address(sums.total, sums.tokens), sums.open_total
@@ -83,16 +83,18 @@ class Content(nn.Module):
         by_head = embedded.unflatten(-1, (self.config.heads, -1))
         return rotate(by_head, local, self.config.rotary.pairs).flatten(-2)
 
-    def _open_total(self, chunk: Chunk, before: SegmenterState) -> Float[Tensor, "batch dim"]:
+    def _open_total(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch dim"]:
         """The open unit's running sum, brought up to date from the remembered ids where it is not."""
-        cache, known = chunk.cache, chunk.state.open_total
+        cache, known, before = chunk.cache, chunk.state.open_total, reading.before
         assert cache is not None
         if known is not None:
             return known
         is_open = before.next_local > 0
-        begin = int(torch.where(is_open, before.start, cache.length).min())
+        begin = reading.open_from(cache)
         columns = torch.arange(begin, cache.length, device=chunk.ids.device)
-        of_open_unit = is_open & (columns >= before.start) & cache.fact("valid", begin).bool()
+        of_open_unit = is_open & (columns >= before.start)
+        if cache.padded:
+            of_open_unit = of_open_unit & cache.fact("valid", begin).bool()
         embedded = chunk.embedding(cache.fact("ids", begin)).to(chunk.wide)
         local = self.reader.local_rotation(cache.fact("local", begin), chunk)
         return torch.where(of_open_unit[..., None], self._turn(embedded, local), 0.0).sum(1)
@@ -101,11 +103,10 @@ class Content(nn.Module):
 def _refuse_non_finite(
     addresses: Float[Tensor, "batch slots kv_heads pairs"],
     embedded: Float[Tensor, "batch seq dim"],
-    slot: Int[Tensor, "batch seq"],
+    reading: Reading,
 ) -> None:
     """Name the token whose embedding is to blame; where none is, the first token of the unit without an address."""
-    if not can_be_read(addresses) or bool(torch.isfinite(addresses).all()):
+    if not can_be_read(addresses) or math.isfinite(addresses.detach().sum().item()):
         return
     refuse_non_finite("embeddings", embedded)
-    index = slot[..., None, None].expand(-1, -1, *addresses.shape[2:])
-    refuse_non_finite("addresses", addresses.gather(1, index))
+    refuse_non_finite("addresses", reading.by_token(addresses))

@@ -57,6 +57,10 @@ class Terminators:
     ) -> tuple[Bool[Tensor, "batch seq"], Int[Tensor, "batch 0"]]:
         return self.found_in(ids) & valid, state
 
+    def any_among(self, numbers: Iterable[int]) -> bool:
+        """The same question of ids that are not on a device."""
+        return any(number in self.ids for number in numbers)
+
     def found_in(self, ids: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
         if not self.ids:
             return torch.zeros_like(ids, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """From token ids to the unit table, for a whole batch or chunk by chunk with the same result."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ class SegmenterState:
     memory: Bool[Tensor, "batch 1"]  # mark of the open unit; with none open, False
     reader_seen: Bool[Tensor, "batch 1"]
     all_valid: Bool[Tensor, "batch 1"]  # True in every row, so that decoding need not make it for every token
+    none_ends: Bool[Tensor, "batch 1"]  # False in every row, likewise
     has_memory: bool = False  # marks were given for some chunk so far
     most_open: int = UNKNOWN  # no row has more tokens in its open unit
     columns: int = 0  # consumed so far, padding included
@@ -74,6 +75,7 @@ class Segmenter:
             memory=zeros(torch.bool),
             reader_seen=zeros(torch.bool),
             all_valid=~zeros(torch.bool),
+            none_ends=zeros(torch.bool),
             has_memory=bool(self.reader.ids),
             most_open=0,
         )
@@ -86,23 +88,32 @@ class Segmenter:
         valid: Bool[Tensor, "batch seq"] | None = None,
         memory: Bool[Tensor, "batch seq"] | None = None,
         ends: Bool[Tensor, "batch seq"] | None = None,
+        known: Sequence[int] | None = None,
     ) -> tuple[Units, SegmenterState]:
         """The units of the next tokens, and the state after them.
 
         `valid`: False for padding, anywhere. `memory`: the mark at a unit's first token decides for the unit.
         `ends`: the caller's ends instead of the rule's for these tokens, which the rule then never sees.
+        `known`: with one token per row, the same ids as numbers, if the caller has them: a device that need not be
+        asked whether one ends a unit need not be waited for.
         """
         self._check(state, ids, valid, memory, ends)
+        if known is not None and (ids.shape[1] != 1 or len(known) != ids.shape[0]):
+            raise InputError(f"known has {len(known)} ids, ids are {tuple(ids.shape)}: pass one per row, or none")
         one_token = ids.shape[1] == 1 and valid is None
         is_valid = valid
         if is_valid is None:
             is_valid = state.all_valid if one_token else torch.ones_like(ids, dtype=torch.bool)
+        ends_any, rule_state = None, state.rule
         if ends is None:
-            ends, rule_state = self.rule.scan(ids, is_valid, state.rule)
-        else:
-            rule_state = state.rule
+            if one_token and known is not None and isinstance(self.rule, Terminators):
+                ends_any = self.rule.any_among(known)
+            if ends_any is False:
+                ends = state.none_ends
+            else:
+                ends, rule_state = self.rule.scan(ids, is_valid, state.rule)
         marks, reader_seen = self._marks(state, ids, is_valid, memory)
-        chunk = _Chunk(ends, is_valid, marks, valid is not None, rule_state, reader_seen)
+        chunk = _Chunk(ends, is_valid, marks, valid is not None, rule_state, reader_seen, ends_any)
         return (_advance_one if one_token else _advance_many)(state, chunk, self.max_length)
 
     def _marks(
@@ -177,20 +188,21 @@ class _Chunk(NamedTuple):
     padded: bool
     rule_state: Int[Tensor, "batch k"]
     reader_seen: Bool[Tensor, "batch 1"]
+    ends_any: bool | None  # whether one of the ends is True; None: only the device knows
 
 
 def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
     """The general case for one valid token per row, in the fewest operations: decoding runs it every step.
 
-    Whoever reads on after other tokens asks whether this one ends a unit: it is asked here, of the device, once. Mostly
-    it does not, and little is to be brought up to date then.
+    Whoever reads on after other tokens asks whether this one ends a unit: it is asked here, of the device, once, unless
+    it is known. Mostly it does not, and little is to be brought up to date then.
     """
     local = state.next_local
-    closes = chunk.ends
+    closes, ends_any = chunk.ends, chunk.ends_any
     if torch.compiler.is_compiling() or state.most_open >= max_length - 1:
         closes = closes | (local == max_length - 1)
-    ends_any = None
-    if state.columns and can_be_read(closes):
+        ends_any = ends_any or None
+    if ends_any is None and state.columns and can_be_read(closes):
         ends_any = bool(closes if len(closes) == 1 else closes.any())
     memory = open_memory = state.memory
     if chunk.marks is not None:
@@ -223,6 +235,7 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         memory=open_memory,
         reader_seen=chunk.reader_seen,
         all_valid=state.all_valid,
+        none_ends=state.none_ends,
         has_memory=chunk.marks is not None,
         columns=state.columns + 1,
         most_open=most_open,
@@ -259,6 +272,7 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         memory=memory[:, -1:],
         reader_seen=chunk.reader_seen,
         all_valid=state.all_valid,
+        none_ends=state.none_ends,
         has_memory=chunk.marks is not None,
         columns=offset + valid.shape[1],
         most_open=_more(state, valid.shape[1]),
