@@ -21,7 +21,7 @@ from tests.support.cases import CASES, Case, make, output_and_gradients, worst_r
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
-    pytest.skip("on a GPU the kernels themselves are tested: test_fused_gpu.py", allow_module_level=True)
+    pytest.skip("on a GPU the kernels themselves are tested: test_gpu.py", allow_module_level=True)
 
 EPSILON = torch.finfo(torch.float32).eps
 SHORT = Case("short", seq=40, head_dim=8, pairs=4, end_rate=0.3, batch=1)
@@ -51,6 +51,24 @@ def test_any_head_dimension(head_dim: int) -> None:
 
 
 FEATURES = "plain", "spared units and padding", "grouped queries", "all together", "units longer than a block"
+
+
+def test_what_is_prepared_for_the_backward_kernel_ends_with_every_tile() -> None:
+    """Tiles are read whole: one that reached beyond would read what is not there."""
+    from contentrope.attention.fused import launch, tuning  # triton is needed for them
+
+    name = "backward_kernel"
+    tiles = [
+        *tuning.NARROW[name],
+        *tuning.WIDE[name],
+        tuning.SMALL[name],
+        *tuning.EXACT[name],
+        tuning.INTERPRETED[name],
+    ]
+    for tile in tiles:
+        assert tile.rows is not None
+        assert launch.MOST_ROWS % tile.rows == launch.MOST_ROWS % tile.queries == 0, tile
+    assert launch.MOST_ROWS % launch.PREPARED_ROWS == 0
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in FEATURES], ids=lambda c: c.name)
