@@ -172,6 +172,8 @@ def test_what_flex_cannot_do_is_refused(dtype: torch.dtype, offset: int, dropout
         (torch.tensor([[3, -1]]), r"id -1 lies outside the vocabulary of 11 \(0..10\)"),
         (torch.tensor([[VOCABULARY]]), r"id 11 lies outside the vocabulary of 11 \(0..10\)"),
         (torch.tensor([[-1]]), r"id -1 lies outside the vocabulary of 11 \(0..10\)"),
+        (torch.tensor([[3], [VOCABULARY]]), r"id 11 lies outside the vocabulary of 11 \(0..10\)"),
+        (torch.tensor([[3], [-1]]), r"id -1 lies outside the vocabulary of 11 \(0..10\)"),
     ],
 )
 def test_ids_that_are_none(ids: Tensor, message: str) -> None:
