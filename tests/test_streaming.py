@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contentrope as cr
-from contentrope.frames import addressed as addressed_frame
 from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
 from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, in_chunks, lively_model, random_ids
 
@@ -253,14 +252,9 @@ def test_any_chunking_of_any_units_streams(
 
 
 @pytest.mark.parametrize("scheme", ADDRESSED)
-@pytest.mark.parametrize("few", [0, 10**6], ids=["asked", "never asked"])
-@pytest.mark.parametrize("kind", [None, "ragged"], ids=["no padding", "ragged"])
-def test_it_does_not_matter_whether_the_device_is_asked_where_units_began(
-    scheme: str, few: int, kind: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(addressed_frame, "FEW_TOKENS", few)
-    masks = {} if kind is None else {"valid": padding(kind)}
-    check_streams(lively_model(scheme), random_ids(BATCH, SEQ), (9, 1, 1, 1, 3, 1), **masks)
+@pytest.mark.parametrize("sizes", [(1,), (4, 1, 1, 7, 2, 1, 1, 1)], ids=["single", "mixed"])
+def test_a_row_alone_of_which_it_is_known_where_its_units_began_streams(scheme: str, sizes: Sequence[int]) -> None:
+    check_streams(lively_model(scheme), random_ids(1, SEQ), sizes)
 
 
 class Asked(TorchDispatchMode):

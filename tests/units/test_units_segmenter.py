@@ -1,7 +1,7 @@
 """Segmentation against a loop over tokens, streaming against batch, and no look-ahead."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -167,6 +167,30 @@ def test_the_one_token_path_equals_the_general_one(case):
         same_state(after, general[1])
     assert told[0].ends_any in (None, bool(told[0].closes.any()))
     assert told[1].most_open >= int(told[1].next_local.max())
+
+
+@quick
+@given(cases(least=1), st.integers(0, 24))
+def test_where_open_units_began_is_what_the_device_would_answer(case, chunk):
+    case.valid = None
+    segmenter = Segmenter(Terminators({0, 5}), max_length=case.max_length, reader=case.reader)
+    state, edges = segmenter.initial(len(case.ids)), range(min(chunk, case.ids.shape[1]), case.ids.shape[1])
+    spans = [slice(0, edges.start), *(slice(t, t + 1) for t in edges)]
+    for span in spans:
+        ids = case.ids[:, span]
+        known = ids[:, 0].tolist() if ids.shape[1] == 1 else None
+        _, state = segmenter.advance(state, ids, known=known, **case.columns(span.start, span.stop))
+        assert state.open_from() == replace(state, opened=None).open_from()
+
+
+def test_decoding_a_row_alone_knows_where_its_unit_began():
+    segmenter = Segmenter(Terminators({0}), max_length=3)
+    _, state = segmenter.advance(segmenter.initial(1), torch.tensor([[1, 0, 1]]))
+    found = [state.opened]
+    for token in (0, 1, 1, 1, 1):
+        _, state = segmenter.advance(state, torch.tensor([[token]]), known=[token])
+        found.append(state.opened)
+    assert found == [None, 4, 4, 4, 7, 7]  # a text at once is not asked; the longest unit ends at the seventh token
 
 
 def test_only_terminators_are_known_by_their_id():

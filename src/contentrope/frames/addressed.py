@@ -26,9 +26,6 @@ from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
 
-FEW_TOKENS = 64
-"""In an open unit at the most, for the device not to be asked where it began."""
-
 
 class Reading(NamedTuple):
     """The units of a chunk, the segmenter's state around it, and the local rotations."""
@@ -48,14 +45,6 @@ class Reading(NamedTuple):
     def slot(self) -> Int[Tensor, "batch seq"]:
         """The token's unit, counted from the one that was open before this call: 0..seq-1."""
         return self.units.unit - self.before.next_unit
-
-    def open_from(self, cache: Cache) -> int:
-        """No unit that was open before this call begins left of this column. What is known without the device may be
-        somewhat further left than needed, which changes nothing."""
-        before = self.before
-        if not torch.compiler.is_compiling() and before.most_open <= FEW_TOKENS:
-            return max(0, cache.length - before.most_open)
-        return int(torch.where(before.next_local > 0, before.start, cache.length).min())
 
     def completes_any(self, chunk: Chunk) -> bool:
         """False for a single token after others that closes no unit: decoding, most of the time. No address is needed
@@ -290,7 +279,7 @@ def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Carried | 
     """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
     before = reading.before
     is_open = before.next_local > 0
-    begin = reading.open_from(cache)
+    begin = before.open_from()
     columns = torch.arange(begin, cache.length, device=by_slot.device)
     finished = reading.after.next_unit - before.next_unit
     old_completed = is_open & (columns >= before.start) & (finished > 0)

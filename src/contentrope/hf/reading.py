@@ -191,8 +191,7 @@ def _recent(reading: Reading, addresses: Any, anchors: Anchors) -> tuple[UnitsBe
 
 
 def _begin_of_open_unit(columns: Columns, reading: Reading) -> int:
-    """The first column of any row's open unit."""
+    """The first column of any row's open unit; a compiler is told one that lies left of it."""
     if torch.compiler.is_compiling():
         return max(columns.count - reading.longest + 1, 0)
-    before = reading.before
-    return int(torch.where(before.next_local > 0, before.start, columns.count).min())
+    return reading.before.open_from()

@@ -20,6 +20,7 @@ from contentrope.frames.addressed import Reading
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes.addressed import AddressOptions, UnitReader
 from contentrope.schemes.base import read_options
+from contentrope.units import SegmenterState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class Content(nn.Module):
             return self.address.angles(self._descriptors(chunk, reading)), None
         carried = None
         if chunk.cache is not None:
-            carried = self._open_total(chunk, reading), reading.before.next_local[:, 0]
+            carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
         turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
         return self.address(sums.total, sums.tokens), sums.open_total
@@ -83,14 +84,14 @@ class Content(nn.Module):
         by_head = embedded.unflatten(-1, (self.config.heads, -1))
         return rotate(by_head, local, self.config.rotary.pairs).flatten(-2)
 
-    def _open_total(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch dim"]:
+    def _open_total(self, chunk: Chunk, before: SegmenterState) -> Float[Tensor, "batch dim"]:
         """The open unit's running sum, brought up to date from the remembered ids where it is not."""
-        cache, known, before = chunk.cache, chunk.state.open_total, reading.before
+        cache, known = chunk.cache, chunk.state.open_total
         assert cache is not None
         if known is not None:
             return known
         is_open = before.next_local > 0
-        begin = reading.open_from(cache)
+        begin = before.open_from()
         columns = torch.arange(begin, cache.length, device=chunk.ids.device)
         of_open_unit = is_open & (columns >= before.start)
         if cache.padded:

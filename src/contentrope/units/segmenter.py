@@ -33,7 +33,14 @@ class SegmenterState:
     none_ends: Bool[Tensor, "batch 1"]  # False in every row, likewise
     has_memory: bool = False  # marks were given for some chunk so far
     most_open: int = UNKNOWN  # no row has more tokens in its open unit
+    opened: int | None = None  # what open_from gives, if it is known without the device
     columns: int = 0  # consumed so far, padding included
+
+    def open_from(self) -> int:
+        """The first column of any row's open unit; with none open, the next column."""
+        if not torch.compiler.is_compiling() and self.opened is not None:  # a compiler would take it for a case
+            return self.opened
+        return int(torch.where(self.next_local > 0, self.start, self.columns).min())
 
     def reorder(self, index: Int[Tensor, "rows"]) -> "SegmenterState":
         """The state of these rows, as a beam search selects them."""
@@ -78,6 +85,7 @@ class Segmenter:
             none_ends=zeros(torch.bool),
             has_memory=bool(self.reader.ids),
             most_open=0,
+            opened=0,
         )
 
     def advance(
@@ -221,12 +229,13 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         ends_any=ends_any,
     )
     next_unit, next_local, start, most_open = state.next_unit, local + 1, state.start, _more(state, 1)
+    opened = state.opened if ends_any is False else None
     if ends_any is not False:
         next_unit = next_unit + closes
         next_local = next_local.masked_fill(closes, 0)
         start = start.masked_fill(closes, state.columns + 1)
         if ends_any and len(closes) == 1:
-            most_open = 0
+            most_open, opened = 0, state.columns + 1
     return units, SegmenterState(
         rule=chunk.rule_state,
         next_unit=next_unit,
@@ -239,6 +248,7 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         has_memory=chunk.marks is not None,
         columns=state.columns + 1,
         most_open=most_open,
+        opened=opened,
     )
 
 
