@@ -1,5 +1,6 @@
 """Settings for the whole suite."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -14,6 +15,19 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     # Kernels run in Python then. Triton must be told before it is imported, by whichever test comes first.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched_kernels() -> Iterator[None]:
+    """Whatever kernel a test runs in Triton's interpreter, its reads and writes are looked at."""
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        yield
+        return
+    from tests.support.quick_interpreter import quick_interpreter
+    from tests.support.watched_memory import watched_memory
+
+    with quick_interpreter(), watched_memory():
+        yield
 
 
 @pytest.fixture

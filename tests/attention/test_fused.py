@@ -90,13 +90,6 @@ def test_random_units(**drawn: Any) -> None:
     require_within_budget(replace(SHORT, heads=2, kv_heads=1, competition="number", **drawn), seed, roundings=16)
 
 
-@pytest.fixture
-def far_keys_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every unit's reach counts, however short the text, and the CPU's plain attention stands in for the GPU's."""
-    monkeypatch.setattr(far, "WORTH", 2)
-    monkeypatch.setattr(far, "_library_can", lambda query: True)
-
-
 FAR_CASES = [
     Case("far", seq=149, max_length=30),
     Case("far, at the edges of tiles", seq=160, max_length=32, batch=1),

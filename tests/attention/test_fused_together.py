@@ -119,10 +119,7 @@ def test_any_units(**drawn: Any) -> None:
     Example(**drawn).require_equal()
 
 
-def test_far_keys_are_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "WORTH", 2)
-    if DEVICE == "cpu":
-        monkeypatch.setattr(far, "_library_can", lambda query: True)
+def test_far_keys_are_left_to_the_library(far_keys_apart: None) -> None:
     example = Example(seq=150, head_dim=16, pairs=8, dtype=torch.float32 if DEVICE == "cpu" else torch.bfloat16)
     assert far.reach_of(example.weight, example.units.longest) > 0
     example.require_equal()

@@ -162,7 +162,7 @@ def test_a_train_json_of_something_else_is_one_line(
 
 
 def test_a_run_whose_reader_is_gone_is_saved(text: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "contentrope", *words(text, tmp_path, "--steps", "100000")]
+    command = [sys.executable, "-m", "contentrope", *words(text, tmp_path, "--steps", "2000")]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:

@@ -1,9 +1,10 @@
-"""Fewer tiles than the kernels would try: each takes seconds to compile."""
+"""Other tiles than the kernels would try: fewer, as each takes seconds to compile, or a GPU's in the interpreter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from contentrope import launching
 from contentrope.attention.fused import tuning
@@ -17,12 +18,26 @@ Choose = Callable[[str, list[Tile]], list[Tile]]
 def tried(choose: Choose) -> Iterator[None]:
     """Nothing that was chosen before is used, nor anything afterwards that is chosen here."""
     everything = tuning.tiles_for
-    tuning.tiles_for = lambda kernel, width, precision: choose(kernel, everything(kernel, width, precision))
+    with _changed("tiles_for", lambda kernel, width, precision: choose(kernel, everything(kernel, width, precision))):
+        yield
+
+
+@contextmanager
+def interpreted_with(**tiles: Tile) -> Iterator[None]:
+    """By kernel, the tiles with which Triton's interpreter runs them for a while."""
+    with _changed("INTERPRETED", tiles):
+        yield
+
+
+@contextmanager
+def _changed(name: str, value: Any) -> Iterator[None]:
+    before = getattr(tuning, name)
+    setattr(tuning, name, value)
     _forget()
     try:
         yield
     finally:
-        tuning.tiles_for = everything
+        setattr(tuning, name, before)
         _forget()
 
 
