@@ -1,0 +1,136 @@
+"""Whether the kernels are right on this GPU: their tests, several at a time, and the CUDA toolkit's memory checker.
+
+    python -m benchmarks.gpu_checks [--processes 8] [--tiles 5] [--out results/checks-gpu.json]
+
+Tests spend their time on compiling, so that several processes share the GPU well. Nothing is timed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.timing import positive
+from contentrope.results import environment, write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = [
+    "tests/attention/test_gpu.py",
+    "tests/attention/test_fused_together.py",
+    "tests/test_turned.py",
+    "tests/test_turned_shares.py",
+    "tests/test_descriptor.py",
+]
+"""All that run kernels where there is a GPU."""
+TOOLS = ("memcheck", "racecheck")
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+
+
+def collected(tests: Sequence[str]) -> list[str]:
+    """The names of all their cases."""
+    done = subprocess.run([*PYTEST, "--collect-only", *tests], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    if done.returncode or not names:
+        sys.exit(f"error: tests could not be collected:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return names
+
+
+def tested(names: Sequence[str], processes: int) -> dict[str, Any]:
+    """How many cases passed, were skipped or failed, by file; and what failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        reports = [Path(folder, f"{part}.xml") for part in range(min(processes, len(names)))]
+        running = [
+            # Neighbours have kernels in common: dealt out in turn, they wait for each other rather than compile twice.
+            subprocess.Popen([*PYTEST, f"--junitxml={report}", *names[part :: len(reports)]], cwd=ROOT)
+            for part, report in enumerate(reports)
+        ]
+        for process in running:
+            process.wait()
+        return in_all([report.read_text() for report in reports if report.exists()], expected=len(names))
+
+
+def in_all(reports: Sequence[str], expected: int) -> dict[str, Any]:
+    """Of pytest's reports in XML. Cases that none of them tells of have failed: their process has died."""
+    by_file: dict[str, Counter[str]] = {}
+    failed = []
+    for case in (case for report in reports for case in ElementTree.fromstring(report).iter("testcase")):
+        outcome = "passed"
+        if case.find("skipped") is not None:
+            outcome = "skipped"
+        elif case.find("failure") is not None or case.find("error") is not None:
+            outcome = "failed"
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        by_file.setdefault(str(case.get("classname")), Counter())[outcome] += 1
+    missing = expected - sum(sum(counts.values()) for counts in by_file.values())
+    if missing:
+        failed.append(f"{missing} that never ended")
+    return {"cases": expected, "by_file": {name: dict(counts) for name, counts in by_file.items()}, "failed": failed}
+
+
+def looked_at(tool: str, tiles: int) -> dict[str, Any]:
+    """What the memory checker finds while all kernels run, with this many tiles one after the other."""
+    if shutil.which("compute-sanitizer") is None:
+        return {"clean": False, "said": "compute-sanitizer is not installed"}
+    program = [sys.executable, "-m", "tests.support.all_kernels", str(tiles)]
+    # PyTorch's pool of memory would hide what is read beyond the end of a tensor.
+    settings = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    begin = time.monotonic()
+    done = subprocess.run(
+        ["compute-sanitizer", "--tool", tool, *program],
+        cwd=ROOT,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout[-3000:], done.stderr[-1000:], flush=True)
+    errors, said = summary(done.stdout)
+    clean = errors == 0 and done.returncode == 0
+    return {"clean": clean, "said": said, "exit_status": done.returncode, "seconds": round(time.monotonic() - begin)}
+
+
+def summary(printed: str) -> tuple[int | None, str]:
+    """The number in the tool's last line; None, if it did not come so far."""
+    found = re.search(r"[A-Z]+ SUMMARY: (\d+) .*", printed)
+    return (None, "no summary") if found is None else (int(found[1]), found[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=positive, default=8)
+    parser.add_argument("--tiles", type=positive, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/checks-gpu.json"))
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("these checks need a CUDA device; without one, make test runs the kernels in Triton's interpreter")
+    data: dict[str, Any] = {
+        "benchmark": "checks-gpu",
+        "config": {"tests": TESTS, "processes": arguments.processes, "tools": TOOLS, "tiles": arguments.tiles},
+        "environment": environment("cuda"),
+        "results": {"tests": tested(collected(TESTS), arguments.processes), "memory": {}},
+    }
+    write_json(arguments.out, data)  # what is known so far
+    for tool in TOOLS:
+        data["results"]["memory"][tool] = looked_at(tool, arguments.tiles)
+        write_json(arguments.out, data)
+    unclean = [tool for tool, found in data["results"]["memory"].items() if not found["clean"]]
+    wrong = [*data["results"]["tests"]["failed"], *unclean]
+    if wrong:
+        sys.exit(f"error: not in order: {', '.join(wrong)}; see {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
