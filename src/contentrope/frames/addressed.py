@@ -44,7 +44,7 @@ class Reading(NamedTuple):
     @property
     def slot(self) -> Int[Tensor, "batch seq"]:
         """The token's unit, counted from the one that was open before this call: 0..seq-1."""
-        return self.units.unit - self.before.next_unit
+        return self.units.unit - self.before.next_unit if self.before.columns else self.units.unit
 
     def completes_any(self, chunk: Chunk) -> bool:
         """False for a single token after others that closes no unit: decoding, most of the time. No address is needed

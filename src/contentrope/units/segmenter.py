@@ -71,18 +71,17 @@ class Segmenter:
         self.reader = Terminators(token_ids("reader", reader))
 
     def initial(self, batch_size: int, device: torch.device | str = "cpu") -> SegmenterState:
-        def zeros(dtype: torch.dtype) -> Tensor:
-            return torch.zeros(batch_size, 1, dtype=dtype, device=device)
-
+        none = torch.zeros(batch_size, 1, dtype=torch.int64, device=device)
+        no = torch.zeros(batch_size, 1, dtype=torch.bool, device=device)
         return SegmenterState(
             rule=self.rule.initial(batch_size, device),
-            next_unit=zeros(torch.int64),
-            next_local=zeros(torch.int64),
-            start=zeros(torch.int64),
-            memory=zeros(torch.bool),
-            reader_seen=zeros(torch.bool),
-            all_valid=~zeros(torch.bool),
-            none_ends=zeros(torch.bool),
+            next_unit=none,
+            next_local=none,
+            start=none,
+            memory=no,
+            reader_seen=no,
+            all_valid=~no,
+            none_ends=no,
             has_memory=bool(self.reader.ids),
             most_open=0,
             opened=0,
@@ -254,21 +253,23 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
 
 def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
     valid, offset = chunk.valid, state.columns
-    rule_ends = chunk.ends & valid
+    ends = chunk.ends & valid if chunk.padded else chunk.ends
     # An end forced by the length restarts the count too, hence the remainder.
-    local = count_edges(rule_ends, valid, state.next_local) % max_length
-    closes = rule_ends | (valid & (local[:, :-1] == max_length - 1))
+    local = count_edges(ends, valid if chunk.padded else None, state.next_local) % max_length
+    is_longest = local[:, :-1] == max_length - 1
+    closes = ends | (is_longest & valid if chunk.padded else is_longest)
     unit = state.next_unit + F.pad(closes.cumsum(1), (1, 0))
     start = start_edges(local, state.start, offset)
     memory = _memory_edges(state, chunk, start)
-    own_column = torch.arange(offset, offset + valid.shape[1], device=valid.device)
+    of_tokens = local[:, :-1], start[:, :-1], memory[:, :-1]
+    local_here, start_here, memory_here = _without_padding(*of_tokens, valid, offset) if chunk.padded else of_tokens
     units = Units(
         unit=unit[:, :-1],
-        local=local[:, :-1].masked_fill(~valid, 0),
-        start=torch.where(valid, start[:, :-1], own_column),
+        local=local_here,
+        start=start_here,
         closes=closes,
         valid=valid,
-        memory=memory[:, :-1] & valid,
+        memory=memory_here,
         padded=chunk.padded,
         has_memory=chunk.marks is not None,
         offset=offset,
@@ -287,6 +288,18 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         columns=offset + valid.shape[1],
         most_open=_more(state, valid.shape[1]),
     )
+
+
+def _without_padding(
+    local: Int[Tensor, "batch seq"],
+    start: Int[Tensor, "batch seq"],
+    memory: Bool[Tensor, "batch seq"],
+    valid: Bool[Tensor, "batch seq"],
+    offset: int,
+) -> tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
+    """Padding is in no unit: it has local 0, begins where it stands, and is not memory."""
+    own_column = torch.arange(offset, offset + valid.shape[1], device=valid.device)
+    return local.masked_fill(~valid, 0), torch.where(valid, start, own_column), memory & valid
 
 
 def _more(state: SegmenterState, tokens: int) -> int:

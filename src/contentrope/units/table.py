@@ -66,7 +66,7 @@ class Units:
         table = cls(
             unit=unit.long(),
             local=local.long(),
-            start=torch.where(valid_mask, edges, _columns_like(unit)),
+            start=torch.where(valid_mask, edges, torch.arange(unit.shape[1], device=unit.device)),
             closes=closes,
             valid=valid_mask,
             memory=memory_mask,
@@ -123,11 +123,14 @@ def map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
 
 
 def count_edges(
-    ends: Bool[Tensor, "batch seq"], valid: Bool[Tensor, "batch seq"], open_length: Int[Tensor, "batch 1"]
+    ends: Bool[Tensor, "batch seq"], valid: Bool[Tensor, "batch seq"] | None, open_length: Int[Tensor, "batch 1"]
 ) -> Int[Tensor, "batch seq+1"]:
-    """Valid tokens since the last end; `open_length` of them came before column 0."""
-    seen = open_length + F.pad(valid.cumsum(1), (1, 0))
-    at_last_end = F.pad(torch.where(ends, seen[:, 1:], 0), (1, 0)).cummax(1).values
+    """Valid tokens (None: all are) since the last end; `open_length` of them came before column 0."""
+    if valid is None:
+        seen = open_length + torch.arange(ends.shape[1] + 1, device=ends.device)
+    else:
+        seen = open_length + F.pad(valid.cumsum(1), (1, 0))
+    at_last_end = F.pad(seen[:, 1:] * ends, (1, 0)).cummax(1).values
     return seen - at_last_end
 
 
@@ -135,12 +138,8 @@ def start_edges(
     local_edges: Int[Tensor, "batch edges"], open_start: Int[Tensor, "batch 1"], offset: int
 ) -> Int[Tensor, "batch edges"]:
     """Absolute column where the unit of a valid token at this column begins."""
-    columns = _columns_like(local_edges) + offset
+    columns = torch.arange(offset, offset + local_edges.shape[1], device=local_edges.device)
     return torch.where(local_edges == 0, columns, open_start).cummax(1).values
-
-
-def _columns_like(table: Int[Tensor, "batch width"]) -> Int[Tensor, "width"]:
-    return torch.arange(table.shape[1], device=table.device)
 
 
 def _check_shapes(unit: Tensor, local: Tensor, closes: Tensor, valid: Tensor | None, memory: Tensor | None) -> None:

@@ -88,14 +88,16 @@ def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
     """Starts, the least column of the band from each query on, from which query on a key is left of all bands, what is
     spared by head, from where on keys are read local, tokens that are not padding, memory queries."""
     start = left = rule.start.int().contiguous()
-    local_start = torch.where(rule.closes, rule.query_count, start)  # a query that closes its unit reads nothing local
+    local_start = start.masked_fill(rule.closes, rule.query_count)  # a query that closes its unit reads nothing local
     spared = None
     if rule.spared is not None:
         spared = rule.spared.start.int().contiguous()
         left = spared.amin(1)
     if rule.query_valid is not None:  # padding begins where it stands, which may be right of an open unit's start
         left = left.flip(1).cummin(1).values.flip(1).contiguous()
-    flags = (None if flag is None else flag.to(torch.int8).contiguous() for flag in (rule.key_valid, rule.query_memory))
+    flags = (
+        None if flag is None else flag.view(torch.int8).contiguous() for flag in (rule.key_valid, rule.query_memory)
+    )
     columns = torch.arange(rule.key_count, dtype=torch.int32, device=left.device).expand_as(left).contiguous()
     until = torch.searchsorted(left, columns, right=True, out_int32=True)
     return start, left, until, spared, local_start, *flags
