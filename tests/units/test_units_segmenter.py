@@ -1,108 +1,25 @@
 """Segmentation against a loop over tokens, streaming against batch, and no look-ahead."""
 
 import itertools
-from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from contentrope.errors import InputError
 from contentrope.units import Boundaries, FixedLength, Segmenter, Terminators, TextRule, segment
-
-TENSORS = ("unit", "local", "start", "closes", "valid", "memory")
-STATE_TENSORS = ("rule", "next_unit", "next_local", "start", "memory", "reader_seen")
-VOCABULARY = ["a", "B", "Mr", ". ", "?", "\n", "\n\n", "x.\n", " |", "|", "3", "end."]
-quick = settings(max_examples=60, deadline=None)
-
-
-@dataclass
-class Case:
-    ids: torch.Tensor
-    max_length: int
-    valid: torch.Tensor | None
-    memory: torch.Tensor | None
-    reader: tuple[int, ...]
-    generator: torch.Generator
-
-    @property
-    def masks(self):
-        return {"valid": self.valid, "memory": self.memory}
-
-    def columns(self, begin, end):
-        return {name: None if mask is None else mask[:, begin:end] for name, mask in self.masks.items()}
-
-
-@st.composite
-def cases(draw, least=0):
-    shape = (draw(st.integers(1, 3)), draw(st.integers(least, 24)))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-
-    def mask(density):
-        return torch.rand(shape, generator=generator) < density
-
-    marking = draw(st.sampled_from(["none", "memory", "reader"]))
-    return Case(
-        ids=torch.randint(0, len(VOCABULARY), shape, generator=generator),
-        max_length=draw(st.integers(1, 7)),
-        valid=mask(draw(st.sampled_from([0.0, 0.5, 0.9]))) if draw(st.booleans()) else None,
-        memory=mask(0.5) if marking == "memory" else None,
-        reader=(8, 9) if marking == "reader" else (),
-        generator=generator,
-    )
-
-
-def every_rule(case):
-    text = {"record": {"marker": ".\nB"}, "document": {"marker": "||"}}
-    return [
-        Terminators({0, 5}),
-        Terminators({0, 1, 2, 3, 5}),
-        Terminators(()),
-        FixedLength(3),
-        Boundaries(torch.rand(case.ids.shape, generator=case.generator) < 0.3),
-        *(
-            TextRule(kind, VOCABULARY, **text.get(kind, {}))
-            for kind in ("line", "sentence", "paragraph", "record", "document")
-        ),
-    ]
-
-
-def segment_by_loop(case, terminators):
-    """Token by token, as the definition reads."""
-    rows = []
-    for row, ids in enumerate(case.ids.tolist()):
-        unit, length, first, mark, marker_seen, columns = 0, 0, 0, False, False, []
-        for t, token in enumerate(ids):
-            if case.valid is not None and not case.valid[row, t]:
-                columns.append((unit, 0, t, False, False, False))
-                continue
-            marker_seen = marker_seen or token in case.reader
-            if length == 0:
-                first = t
-                marked_by_mask = case.memory is not None and bool(case.memory[row, t])
-                mark = not marker_seen if case.reader else marked_by_mask
-            closes = token in terminators or length == case.max_length - 1
-            columns.append((unit, length, first, closes, True, mark))
-            unit, length = (unit + 1, 0) if closes else (unit, length + 1)
-        rows.append(columns)
-    return rows
-
-
-def as_rows(units):
-    tables = [getattr(units, name).tolist() for name in TENSORS]
-    return [list(zip(*(table[row] for table in tables), strict=True)) for row in range(units.batch_size)]
-
-
-def same_units(left, right):
-    assert all(torch.equal(getattr(left, name), getattr(right, name)) for name in TENSORS)
-    assert (left.has_memory, left.offset) == (right.has_memory, right.offset)
-
-
-def same_state(left, right):
-    assert all(torch.equal(getattr(left, name), getattr(right, name)) for name in STATE_TENSORS)
-    assert (left.has_memory, left.columns) == (right.has_memory, right.columns)
+from tests.units.segmentations import (
+    TENSORS,
+    VOCABULARY,
+    as_rows,
+    cases,
+    every_rule,
+    quick,
+    same_state,
+    same_units,
+    segment_by_loop,
+)
 
 
 @quick
@@ -148,64 +65,6 @@ def test_one_token_at_a_time_equals_every_prefix(case):
             same_state(state, after)
             for name in TENSORS:
                 assert torch.equal(torch.cat([getattr(c, name) for c in columns], 1), getattr(prefix, name))
-
-
-@quick
-@given(cases(least=2))
-def test_the_one_token_path_equals_the_general_one(case):
-    case.valid = None
-    segmenter = Segmenter(Terminators({0, 5}), max_length=case.max_length, reader=case.reader)
-    head, tail = case.columns(0, -1), case.columns(-1, None)
-    _, state = segmenter.advance(segmenter.initial(len(case.ids)), case.ids[:, :-1], **head)
-    last = case.ids[:, -1:]
-    lean = segmenter.advance(state, last, **tail)
-    told = segmenter.advance(state, last, known=last[:, 0].tolist(), **tail)
-    tail["valid"] = torch.ones_like(last, dtype=torch.bool)  # a mask, even of ones, takes the general path
-    general = segmenter.advance(state, last, **tail)
-    for units, after in (lean, told):
-        same_units(units, general[0])
-        same_state(after, general[1])
-    assert told[0].ends_any in (None, bool(told[0].closes.any()))
-    assert told[1].most_open >= int(told[1].next_local.max())
-
-
-@quick
-@given(cases(least=1), st.integers(0, 24))
-def test_where_open_units_began_is_what_the_device_would_answer(case, chunk):
-    case.valid = None
-    segmenter = Segmenter(Terminators({0, 5}), max_length=case.max_length, reader=case.reader)
-    state, edges = segmenter.initial(len(case.ids)), range(min(chunk, case.ids.shape[1]), case.ids.shape[1])
-    spans = [slice(0, edges.start), *(slice(t, t + 1) for t in edges)]
-    for span in spans:
-        ids = case.ids[:, span]
-        known = ids[:, 0].tolist() if ids.shape[1] == 1 else None
-        _, state = segmenter.advance(state, ids, known=known, **case.columns(span.start, span.stop))
-        assert state.open_from() == replace(state, opened=None).open_from()
-
-
-def test_decoding_a_row_alone_knows_where_its_unit_began():
-    segmenter = Segmenter(Terminators({0}), max_length=3)
-    _, state = segmenter.advance(segmenter.initial(1), torch.tensor([[1, 0, 1]]))
-    found = [state.opened]
-    for token in (0, 1, 1, 1, 1):
-        _, state = segmenter.advance(state, torch.tensor([[token]]), known=[token])
-        found.append(state.opened)
-    assert found == [None, 4, 4, 4, 7, 7]  # a text at once is not asked; the longest unit ends at the seventh token
-
-
-def test_only_terminators_are_known_by_their_id():
-    for rule in (FixedLength(2), Boundaries(torch.tensor([[False, True]])), TextRule("line", VOCABULARY)):
-        segmenter = Segmenter(rule)
-        _, state = segmenter.advance(segmenter.initial(1), torch.tensor([[1]]))
-        asked, told = (segmenter.advance(state, torch.tensor([[2]]), known=known)[0] for known in (None, [2]))
-        same_units(told, asked)
-
-
-@pytest.mark.parametrize(("ids", "known"), [([[1, 2]], [1, 2]), ([[1], [2]], [1])], ids=["two tokens", "a row less"])
-def test_known_ids_must_be_one_per_row(ids, known):
-    segmenter = Segmenter(Terminators({0}))
-    with pytest.raises(InputError, match="one per row"):
-        segmenter.advance(segmenter.initial(len(ids)), torch.tensor(ids), known=known)
 
 
 def changes_the_past(rule, ids, other, t):
@@ -319,24 +178,6 @@ def test_compiles_without_a_break(rule):
         same_units(compiled, plain)
 
 
-class CountOperations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def test_one_token_takes_few_operations():
-    segmenter = Segmenter(Terminators({10}))
-    state, ids = segmenter.initial(8), torch.full((8, 1), 7)
-    with CountOperations() as operations:
-        segmenter.advance(state, ids)
-    assert operations.count <= 9
-
-
 IDS = torch.zeros(2, 3, dtype=torch.int64)
 
 
@@ -384,16 +225,14 @@ def test_a_state_of_other_rows_is_refused():
         segmenter.advance(segmenter.initial(2), IDS, ends=IDS[:, :2] == 0)
 
 
-@pytest.mark.parametrize("rows", [[[5], [0]], [[5], [6]], [[0]], [[7]]])
-def test_a_single_token_tells_whether_any_unit_ends(rows: list[list[int]]) -> None:
-    segmenter, ids = Segmenter(Terminators({0}), max_length=3), torch.tensor(rows)
-    first, state = segmenter.advance(segmenter.initial(len(ids)), torch.full_like(ids, 5))
-    assert first.ends_any is None, "nobody asks for the first"
-    units, state = segmenter.advance(state, ids)
-    assert units.ends_any is units.completes_any() is bool((ids == 0).any())
-    assert state.next_local.tolist() == [[2 * (token != 0)] for (token,) in rows]
-    assert state.next_unit.tolist() == [[int(token == 0)] for (token,) in rows]
-    assert state.start.tolist() == [[2 * (token == 0)] for (token,) in rows]
-    several, _ = segmenter.advance(state, ids.repeat(1, 2))
-    assert several.ends_any is None
-    assert several.completes_any() is bool(several.closes.any())
+@pytest.mark.parametrize("chunk", [3, 1])
+def test_an_end_that_the_caller_gives_at_padding_ends_nothing(chunk):
+    segmenter, ids = Segmenter(Terminators({0})), torch.ones(1, 3, dtype=torch.int64)
+    valid, ends = torch.tensor([[True, False, True]]), torch.tensor([[False, True, False]])
+    state, found = segmenter.initial(1), []
+    for span in (slice(t, t + chunk) for t in range(0, 3, chunk)):
+        units, state = segmenter.advance(state, ids[:, span], valid=valid[:, span], ends=ends[:, span])
+        found += [units.unit[0].tolist(), units.closes[0].tolist(), units.local[0].tolist()]
+    assert not any(itertools.chain(*found[1::3]))
+    assert not any(itertools.chain(*found[0::3]))
+    assert list(itertools.chain(*found[2::3])) == [0, 0, 1]
