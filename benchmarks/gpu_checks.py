@@ -18,6 +18,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +117,20 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("these checks need a CUDA device; without one, make test runs the kernels in Triton's interpreter")
-    data: dict[str, Any] = {
-        "benchmark": "checks-gpu",
-        "config": {"tests": TESTS, "processes": arguments.processes, "tools": TOOLS, "tiles": arguments.tiles},
-        "environment": environment("cuda"),
-        "results": {"tests": tested(collected(TESTS), arguments.processes), "memory": {}},
-    }
-    write_json(arguments.out, data)  # what is known so far
-    for tool in TOOLS:
-        data["results"]["memory"][tool] = looked_at(tool, arguments.tiles)
-        write_json(arguments.out, data)
-    unclean = [tool for tool, found in data["results"]["memory"].items() if not found["clean"]]
-    wrong = [*data["results"]["tests"]["failed"], *unclean]
+    with ThreadPoolExecutor() as beside:  # the memory checker is one process, and mostly waits for the GPU
+        looking = {tool: beside.submit(looked_at, tool, arguments.tiles) for tool in TOOLS}
+        results: dict[str, Any] = {"tests": tested(collected(TESTS), arguments.processes), "memory": {}}
+        data = {
+            "benchmark": "checks-gpu",
+            "config": {"tests": TESTS, "processes": arguments.processes, "tools": TOOLS, "tiles": arguments.tiles},
+            "environment": environment("cuda"),
+            "results": results,
+        }
+        write_json(arguments.out, data)  # what is known so far
+        for tool, found in looking.items():
+            results["memory"][tool] = found.result()
+            write_json(arguments.out, data)
+    wrong = [*results["tests"]["failed"], *(tool for tool, found in results["memory"].items() if not found["clean"])]
     if wrong:
         sys.exit(f"error: not in order: {', '.join(wrong)}; see {arguments.out}")
 

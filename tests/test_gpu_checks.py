@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_checks
+from contentrope.results import read_json
 
 CASES = """
 import os
@@ -85,6 +86,27 @@ def test_clean_is_a_program_that_ended_without_errors(
 def test_a_memory_checker_that_is_missing_is_not_a_clean_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_checks.looked_at("memcheck", 1)["clean"] is False
+
+
+@pytest.mark.parametrize(("name", "clean", "message"), [("right", True, ""), ("wrong", False, "test_wrong, memcheck")])
+def test_everything_is_written_and_what_is_wrong_is_named(
+    name: str, clean: bool, message: str, cases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "checks.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_checks", "--processes", "1", "--tiles", "3", "--out", str(out)])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_checks, "environment", lambda device: {"device": device})
+    monkeypatch.setattr(gpu_checks, "collected", lambda tests: [f"{cases}::test_{name}"])
+    monkeypatch.setattr(gpu_checks, "looked_at", lambda tool, tiles: {"clean": clean or tool != "memcheck"})
+    if message:
+        with pytest.raises(SystemExit, match=message):
+            gpu_checks.main()
+    else:
+        gpu_checks.main()
+    stored = read_json(out)
+    assert stored["config"]["tiles"] == 3
+    assert stored["environment"] == {"device": "cuda"}
+    assert stored["results"]["memory"] == {"memcheck": {"clean": clean}, "racecheck": {"clean": True}}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
