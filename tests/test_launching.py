@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contentrope.launching import power_of_two, programs
+from contentrope.errors import BackendError
+from contentrope.launching import power_of_two, programs, start
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,3 +37,9 @@ def test_the_first_power_of_two(least: int) -> None:
     power = power_of_two(least)
     assert power.bit_count() == 1
     assert power // 2 < least <= power
+
+
+@pytest.mark.parametrize("grid", [(1, 65536), (1, 1, 65536)])
+def test_more_rows_than_a_gpu_takes_are_refused_before_anything_is_started(grid: tuple[int, ...]) -> None:
+    with pytest.raises(BackendError, match=r"65536 rows: the GPU .* at most 65535 .*; give fewer at a time, or use"):
+        start(None, grid, (), ())

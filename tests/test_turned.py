@@ -14,7 +14,11 @@ import contentrope as cr
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import turns_at_place, turns_of
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+
+import triton.language as tl  # noqa: E402
+
+from contentrope.turned.kernels import packed_offsets  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
@@ -187,3 +191,14 @@ def test_the_operator_keeps_its_promises() -> None:
     by_token = turns.angles.detach().requires_grad_()  # type: ignore[union-attr]
     torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, True))
     torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, False))
+
+
+@triton.jit
+def offset_kernel(out, batch, length, HEADS: tl.constexpr, WIDTH: tl.constexpr):  # noqa: N803
+    tl.store(out, packed_offsets(tl.cast(batch, tl.int64), 0, 0, length, HEADS, WIDTH))
+
+
+def test_rows_of_millions_of_tokens_have_offsets_beyond_32_bits() -> None:
+    out = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    offset_kernel[(1,)](out, 3, 2**20, HEADS=32, WIDTH=128)
+    assert out.item() == 3 * 2**20 * 32 * 128

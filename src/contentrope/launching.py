@@ -14,10 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contentrope.errors import BackendError
+
 Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
 """Programs along each axis, or how many there are for tiles that have been chosen."""
 ALIGNMENT = 16
 """Bytes; Triton compiles other kernels for tensors that do not begin at a multiple."""
+MOST_ACROSS = 65535
+"""Programs that a GPU starts along the second and the third axis of a grid."""
 MOST = 4096
 """Kernels with their arguments that are kept; texts of ever new lengths would fill the memory."""
 
@@ -59,6 +63,9 @@ def start(
     kernel: Any, grid: Grid, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], /, **constants: Any
 ) -> None:
     """``kernel[grid](*tensors, *numbers, **constants)``, in the order of its parameters; it may be an autotuned one."""
+    if not callable(grid) and max(grid[1:], default=0) > MOST_ACROSS:
+        most = f"the GPU starts programs for at most {MOST_ACROSS} of them at once"
+        raise BackendError(f"{max(grid[1:])} rows: {most}; give fewer at a time, or use backend='tiled'")
     if is_interpreted():
         kernel[grid](*tensors, *numbers, **constants)
         return

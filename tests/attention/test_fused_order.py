@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -47,3 +49,18 @@ def test_as_many_heads_go_abreast_as_the_cache_holds(monkeypatch: pytest.MonkeyP
         # A tile of queries reads keys and values, which several heads of queries share.
         assert launch._heads_abreast(query, value) == queries
         assert launch._heads_abreast(value, value) == keys
+
+
+def test_any_number_of_rows_and_heads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along the first axis of a grid, where there is room for all of them."""
+    grids: list[tuple[int, ...]] = []
+
+    def record(kernel: Any, grid: Any, *given: Any, **constants: Any) -> None:
+        grids.append(grid({"M": 32, "N": 32, "ROWS": 32}) if callable(grid) else grid)
+
+    monkeypatch.setattr(launch, "start", record)
+    states, start = [torch.empty(4096, 17, 3, 2)] * 4, torch.zeros(4096, 3, dtype=torch.int32)
+    pairs = launch.Pairs(start, start, start, None, start, None, None)
+    out, log_sum = launch.forward(*states, pairs, None, 1.0, 0)
+    launch.backward(out, *states, out, log_sum, pairs, None, 1.0, 0)
+    assert grids == [(4096 * 17,), (2 * 4096 * 17,), (4096 * 34,)]

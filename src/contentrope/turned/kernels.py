@@ -60,6 +60,12 @@ def offsets(batch, token, head, stride_b, stride_t, stride_h):
 
 
 @triton.jit
+def packed_offsets(batch, token, head, length, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of rows that lie without gaps; in 64 bits, as the batch is."""
+    return ((batch * length + token) * HEADS + head) * WIDTH
+
+
+@triton.jit
 def local_turn(cos, sin, batch, token, head, lane, is_there, PAIRS: tl.constexpr, stride_b, stride_t, stride_h):
     inside = is_there[:, None] & (lane < PAIRS)[None, :]
     place = offsets(batch, token, head, stride_b, stride_t, stride_h)[:, None] + lane[None, :]
@@ -125,7 +131,7 @@ def forward_kernel(
     lane = tl.arange(0, WIDTH)
     if tl.program_id(2) == 0:
         turn_queries(
-            query, query_b, query_t, query_h, turned, length * HEADS * DIM, HEADS * DIM, DIM, 1.0,
+            query, query_b, query_t, query_h, turned, tl.cast(length, tl.int64) * (HEADS * DIM), HEADS * DIM, DIM, 1.0,
             cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
             HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
         )  # fmt: skip
@@ -136,7 +142,7 @@ def forward_kernel(
             address_cos, address_sin, slot, batch, token, head, lane, is_there, length, slots, KV_HEADS, PAIRS
         )
         rows = offsets(batch, token, head, key_b, key_t, key_h)
-        out = offsets(batch, token, head, length * KV_HEADS * DIM, KV_HEADS * DIM, DIM)
+        out = packed_offsets(batch, token, head, length, KV_HEADS, DIM)
         a, b = load_pairs(key, rows, is_there, lane, PAIRS, INTERLEAVED)
         if LOCAL:
             here_a, here_b = turn(a, b, cosine, sine)
@@ -202,7 +208,7 @@ def backward_kernel(
                 kept += tl.load(local_grad + local_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
             tl.store(key_grad + out[:, None] + column, kept.to(key_grad.dtype.element_ty), mask=rest)
         if TO_ANGLES:
-            rows = offsets(batch, token, head, length * KV_HEADS * DIM, KV_HEADS * DIM, DIM)
+            rows = packed_offsets(batch, token, head, length, KV_HEADS, DIM)
             a, b = load_pairs(addressed, rows, is_there, lane, PAIRS, INTERLEAVED)
             angle = by_angle(there_a, there_b, a, b)
             closing = is_there & (tl.load(closes + batch * length + token) != 0)
@@ -210,10 +216,10 @@ def backward_kernel(
                 reader = head * GROUP + member
                 rows = offsets(batch, token, reader, turned_b, turned_t, turned_h)
                 grad_a, grad_b = load_pairs(turned_grad, rows, closing, lane, PAIRS, INTERLEAVED)
-                rows = offsets(batch, token, reader, length * HEADS * DIM, HEADS * DIM, DIM)
+                rows = packed_offsets(batch, token, reader, length, HEADS, DIM)
                 a, b = load_pairs(turned, rows, closing, lane, PAIRS, INTERLEAVED)
                 angle += by_angle(grad_a, grad_b, a, b)
-            place = offsets(batch, token, head, length * KV_HEADS * PAIRS, KV_HEADS * PAIRS, PAIRS)
+            place = packed_offsets(batch, token, head, length, KV_HEADS, PAIRS)
             inside = is_there[:, None] & (lane < PAIRS)[None, :]
             tl.store(angle_grad + place[:, None] + lane[None, :], angle, mask=inside)
 

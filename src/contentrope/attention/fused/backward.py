@@ -25,9 +25,10 @@ def prepare_kernel(
 ):  # fmt: skip
     """D of some queries of one head, and their sums of weights. There are more ``rows`` than queries, as tiles are read
     whole: infinite sums let them weigh nothing, so that nobody needs to check in an inner loop."""
-    batch = (tl.program_id(1) // HEADS).to(tl.int64)
-    head = (tl.program_id(1) % HEADS).to(tl.int64)
-    column = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tiles = rows // ROWS
+    batch = (tl.program_id(0) // tiles // HEADS).to(tl.int64)
+    head = (tl.program_id(0) // tiles % HEADS).to(tl.int64)
+    column = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)
     inside = column < length
     grads = rows_of(grad + batch * grad_b + head * grad_h, column, DIM, grad_t, length, WIDTH)
     outs = rows_of(out + batch * out_b + head * out_h, column, DIM, out_t, length, WIDTH)

@@ -111,7 +111,7 @@ def backward(
     if reach:
         beyond = far.backward(grad, query, addressed_key, value, out, log_sum, reach, scale)
     start(
-        prepare_kernel, (rows // PREPARED_ROWS, batch * heads),
+        prepare_kernel, (rows // PREPARED_ROWS * batch * heads,),
         (grad, out, log_sum, sums, delta), (*_strides(grad, out), length, rows),
         HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], ROWS=PREPARED_ROWS,
     )  # fmt: skip
