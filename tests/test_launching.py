@@ -3,12 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from contentrope import launching
 from contentrope.errors import BackendError
 from contentrope.launching import power_of_two, programs, start
 
@@ -43,3 +49,49 @@ def test_the_first_power_of_two(least: int) -> None:
 def test_more_rows_than_a_gpu_takes_are_refused_before_anything_is_started(grid: tuple[int, ...]) -> None:
     with pytest.raises(BackendError, match=r"65536 rows: the GPU .* at most 65535 .*; give fewer at a time, or use"):
         start(None, grid, (), ())
+
+
+class OnAnotherGpu(Tensor):
+    """Has no numbers; says that it is where it is not."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+    def get_device(self) -> int:
+        return 1
+
+
+class NotedKernel:
+    """Notes which GPU is the current one when it is started, before and after it is compiled."""
+
+    arg_names = ("tensor",)
+
+    def __init__(self) -> None:
+        self.started_on: list[int] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., "NotedKernel"]:
+        def run(*given: Any) -> NotedKernel:
+            self.started_on.append(torch.cuda.current_device())
+            return self
+
+        return run
+
+
+def test_kernels_are_started_on_the_gpu_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    @contextmanager
+    def entered(device: int) -> Iterator[None]:
+        before, current[0] = current[0], device
+        yield
+        current[0] = before
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    monkeypatch.setattr(launching, "_found", {})
+    kernel = NotedKernel()
+    elsewhere, here = torch.zeros(4).as_subclass(OnAnotherGpu), torch.zeros(4)
+    for tensor in (elsewhere, elsewhere, here, elsewhere):
+        start(kernel, (1,), (tensor,), ())
+    assert kernel.started_on == [1, 1, 0, 1]
+    assert current == [0]

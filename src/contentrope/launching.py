@@ -69,8 +69,13 @@ def start(
     if is_interpreted():
         kernel[grid](*tensors, *numbers, **constants)
         return
+    device = torch.cuda.current_device()
+    if tensors[0].is_cuda and tensors[0].get_device() != device:  # Triton starts kernels on the current one
+        with torch.cuda.device(tensors[0].get_device()):
+            start(kernel, grid, tensors, numbers, **constants)
+        return
     kinds = tuple([(x.dtype, x.data_ptr() % ALIGNMENT == 0) for x in tensors])
-    key = id(kernel), torch.cuda.current_device(), kinds, numbers, tuple(constants.items())
+    key = id(kernel), device, kinds, numbers, tuple(constants.items())
     found = _found.get(key)
     if found is None:
         _keep(key, kernel, kernel[grid](*tensors, *numbers, **constants), len(tensors) + len(numbers), constants)
