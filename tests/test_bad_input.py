@@ -70,6 +70,8 @@ def test_memory_units_cannot_be_spared() -> None:
         ({"dropout": -0.5}, r"dropout must be in \[0, 1\), got -0.5"),
         ({"units": attention_input(seq=6)["units"]}, r"units are \(2, 6\) but q has batch 2 and seq 5"),
         ({"units": attention_input(batch=1)["units"]}, r"units are \(1, 5\) but q has batch 2 and seq 5"),
+        ({"units": attention_input()["units"].to("meta")}, r"are on cpu, cpu, cpu, cpu, meta: move them to one device"),
+        ({"angles": torch.zeros(2, 5, 2, 4, device="meta")}, r"cpu, meta, cpu: move .*; units by units.to\(q.device\)"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -130,6 +130,12 @@ def _check_shapes(
         )
     if not q.dtype == k.dtype == v.dtype or q.dtype not in FLOATS:
         raise InputError(f"q, k and v must share one float dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    places = [x.device for x in (q, k, v, angles, units.unit)]
+    if len(set(places)) > 1:
+        got = ", ".join(map(str, places))
+        raise InputError(
+            f"q, k, v, angles and units are on {got}: move them to one device; units by units.to(q.device)"
+        )
     if tuple(units.unit.shape) != (batch, seq):
         raise InputError(f"units are {tuple(units.unit.shape)} but q has batch {batch} and seq {seq}")
     if angles.ndim != 4 or angles.shape[:3] != (batch, seq, kv_heads) or not 0 < 2 * angles.shape[3] <= head_dim:
