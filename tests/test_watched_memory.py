@@ -71,6 +71,11 @@ def test_reading_what_another_program_writes_is_found_in_either_order(shift: int
         shifted_kernel[(2,)](memory, memory[4:], shift, 4, 8, SIZE=4)
 
 
+def test_whole_numbers_that_do_not_fit_are_found() -> None:
+    with pytest.raises(InterpreterError, match="int32 overflow detected for operation mul"):
+        copied(torch.empty(8), count=2**30, programs=3)
+
+
 def test_sums_in_any_order_are_refused() -> None:
     with watched_memory(), pytest.raises(InterpreterError, match="total_kernel adds to what is there, in any order"):
         total_kernel[(2,)](torch.ones(2), torch.zeros(1))

@@ -126,11 +126,15 @@ def test_random_units_with_far_keys(far_keys_apart: None, **drawn: Any) -> None:
     require_within_budget(replace(SHORT, heads=2, kv_heads=1, competition="number", **drawn), seed, roundings=16)
 
 
-def test_far_keys_of_padding_or_memory_are_not_left_to_a_library(far_keys_apart: None) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_far_keys_of_padding_or_memory_are_not_left_to_a_library(case: Case) -> None:
     """There some of them are hidden."""
-    for case in CASES:
-        if case.padding != "none" or case.memory_rate:
-            require_within_budget(replace(case, max_length=20))
+    some_hidden = case.padding != "none" or case.memory_rate > 0
+    assert (fused._longest(PairRule.among(make(case).units, case.spare)) is None) == some_hidden
+
+
+def test_padding_and_memory_are_read_right_where_others_have_far_keys(far_keys_apart: None) -> None:
+    require_within_budget(replace(SHORT, seq=90, max_length=20, padding="left", memory_rate=0.4))
 
 
 def test_nothing_is_far_where_the_length_of_units_is_unknown(far_keys_apart: None) -> None:

@@ -2,13 +2,14 @@
 
 Every number a kernel reads or writes must belong to a tensor it was given. Programs of one launch run in any order on a
 GPU, so no two may write to the same place, none may read what another writes, and none may add to what is there: sums
-would depend on the order.
+would depend on the order. Whole numbers must fit into what they are computed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,11 @@ class Launch:
 @contextmanager
 def watched_memory() -> Iterator[list[str]]:
     """Gives the names of the kernels that were started, all of whose reads and writes are looked at."""
-    builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
+    builder, executor, shared = (
+        interpreter.InterpreterBuilder,
+        interpreter.GridExecutor,
+        interpreter.interpreter_builder,
+    )
     load, store, prepare = builder.create_masked_load, builder.create_masked_store, executor._init_args_hst
     started: list[str] = []
     launch: Launch
@@ -103,6 +108,9 @@ def watched_memory() -> Iterator[list[str]]:
         patch.setattr(builder, "create_atomic_rmw", refused)
         patch.setattr(builder, "create_atomic_cas", refused)
         patch.setattr(executor, "_init_args_hst", prepare_watched)
+        patch.setattr(
+            shared, "options", replace(shared.options, debug=True)
+        )  # sums and products are compared in 64 bits
         yield started
 
 
