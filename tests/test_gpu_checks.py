@@ -42,6 +42,11 @@ def test_cases_are_counted_over_several_processes(cases: Path) -> None:
     assert sorted(name.partition("::")[2] for name in found["failed"]) == ["test_not_begun", "test_wrong"]
 
 
+def test_a_file_that_was_skipped_altogether_is_not_in_order(cases: Path) -> None:
+    (said,) = gpu_checks.tested([f"{cases}::test_left_out"], processes=1)["failed"]
+    assert said.endswith("of which nothing was run")
+
+
 def test_a_process_that_dies_is_not_forgotten(cases: Path) -> None:
     found = gpu_checks.tested([f"{cases}::test_dead", f"{cases}::test_right"], processes=2)
     assert found["failed"] == ["1 that never ended"]

@@ -16,8 +16,8 @@ from contentrope.rotary import Rotation
 from contentrope.turned import turns_of
 from tests.support.tiles import tried
 
-LENGTH = 75
-"""No multiple of any tile."""
+LENGTH = 331
+"""No multiple of any tile, and several of each: inner loops load ahead."""
 
 
 def run_all(device: str) -> list[torch.Tensor]:
@@ -46,7 +46,7 @@ def read(
 ) -> list[torch.Tensor]:
     """One layer, its queries, keys and values turned and read."""
     ids = torch.arange(LENGTH, device=device)[None] % 7
-    some = (torch.arange(LENGTH, device=device) < 40)[None]
+    some = (torch.arange(LENGTH, device=device) < LENGTH // 2)[None]
     marks = {"valid": some if padded else None, "memory": some if memory else None}
     units = cr.segment(ids, cr.Terminators({0}), max_length=longest, **marks)
     angles = torch.randn(1, LENGTH, kv_heads, head_dim // 2, device=device, requires_grad=True)

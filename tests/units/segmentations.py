@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from contentrope.units import Boundaries, FixedLength, Terminators, TextRule
 
@@ -99,3 +100,13 @@ def same_units(left, right):
 def same_state(left, right):
     assert all(torch.equal(getattr(left, name), getattr(right, name)) for name in STATE_TENSORS)
     assert (left.has_memory, left.columns) == (right.has_memory, right.columns)
+
+
+class CountOperations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))

@@ -12,6 +12,7 @@ from contentrope.units import Boundaries, FixedLength, Segmenter, Terminators, T
 from tests.units.segmentations import (
     TENSORS,
     VOCABULARY,
+    CountOperations,
     as_rows,
     cases,
     every_rule,
@@ -236,3 +237,14 @@ def test_an_end_that_the_caller_gives_at_padding_ends_nothing(chunk):
     assert not any(itertools.chain(*found[1::3]))
     assert not any(itertools.chain(*found[0::3]))
     assert list(itertools.chain(*found[2::3])) == [0, 0, 1]
+
+
+def test_a_text_without_padding_takes_few_operations():
+    segmenter, ids = Segmenter(Terminators({10})), torch.full((2, 30), 7)
+    counts = []
+    for valid in (None, torch.ones_like(ids, dtype=torch.bool)):
+        with CountOperations() as operations:
+            segmenter.advance(segmenter.initial(2), ids, valid=valid)
+        counts.append(operations.count)
+    assert counts[0] <= 36
+    assert counts[0] < counts[1], "what padding needs is left out"

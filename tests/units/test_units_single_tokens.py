@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from contentrope.errors import InputError
 from contentrope.units import Boundaries, FixedLength, Segmenter, Terminators, TextRule
-from tests.units.segmentations import VOCABULARY, cases, quick, same_state, same_units
+from tests.units.segmentations import VOCABULARY, CountOperations, cases, quick, same_state, same_units
 
 
 @quick
@@ -69,16 +68,6 @@ def test_known_ids_must_be_one_per_row(ids, known):
     segmenter = Segmenter(Terminators({0}))
     with pytest.raises(InputError, match="one per row"):
         segmenter.advance(segmenter.initial(len(ids)), torch.tensor(ids), known=known)
-
-
-class CountOperations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
 
 
 def test_one_token_takes_few_operations():
