@@ -51,6 +51,12 @@ def _is_watched(tensor: Tensor) -> bool:
     return type(tensor) not in (Tensor, nn.Parameter) or _get_current_dispatch_mode() is not None
 
 
+def as_bytes(flags: Tensor) -> Tensor:
+    """Flags as kernels read them: the same memory, but to the compiler, that of PyTorch 2.11 having no such view. It
+    computes them together with what they come of."""
+    return flags.to(torch.int8) if torch.compiler.is_compiling() else flags.view(torch.int8)
+
+
 def _recorded(forward: Operator, backward: Operator, keep: Keep, differentiate: Differentiate) -> Callable[..., Any]:
     class Recorded(Function):
         @staticmethod

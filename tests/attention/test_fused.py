@@ -231,6 +231,24 @@ def test_a_compiler_sees_one_graph_that_serves_all_boundaries() -> None:
             torch.testing.assert_close(compiled(other), model(other), rtol=0, atol=1e-5)
 
 
+def test_a_compiler_is_asked_for_no_view_of_flags_as_numbers() -> None:
+    """PyTorch 2.11 generates code for none."""
+    viewed: list[torch.dtype] = []
+
+    def compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        for node in module.graph.nodes:
+            if node.target == "view" and isinstance(node.args[1], torch.dtype):
+                viewed.append(node.args[0].meta["example_value"].dtype)
+        return module
+
+    model = lively_model("content", dtype=torch.float32, layers=1, backend="fused")
+    ids, some = random_ids(1, 40), (torch.arange(40) < 20)[None]
+    compiled = torch.compile(model, fullgraph=True, backend=compiler)
+    torch.testing.assert_close(compiled(ids, valid=some, memory=some), model(ids, valid=some, memory=some))
+    assert torch.int64 in viewed, "frequencies are kept as bits; if they are not seen, nothing is"
+    assert torch.bool not in viewed
+
+
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "dropout", "offset", "message"),
     [

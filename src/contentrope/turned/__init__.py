@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.config import PairLayout
+from contentrope.operators import as_bytes
 from contentrope.rotary import Rotation
 
 States = tuple[
@@ -64,7 +65,7 @@ def turns_of(
         from contentrope.turned.shares import shared_angles  # triton is needed only here
 
         by_token = shared_angles(angles, slot)
-    return Turns(local.cos, local.sin, fixed.cos(), fixed.sin(), slot, closes.view(torch.int8), by_token)
+    return Turns(local.cos, local.sin, fixed.cos(), fixed.sin(), slot, as_bytes(closes), by_token)
 
 
 def turns_at_place(angles: Float[Tensor, "batch seq kv_heads pairs"], closes: Bool[Tensor, "batch seq"]) -> Turns:
@@ -73,5 +74,5 @@ def turns_at_place(angles: Float[Tensor, "batch seq kv_heads pairs"], closes: Bo
     one = fixed.new_ones(1, 1, 1, fixed.shape[-1])
     token = torch.arange(angles.shape[1], dtype=torch.int32, device=angles.device).expand(angles.shape[:2])
     learned = angles if torch.is_grad_enabled() and angles.requires_grad else None
-    facts = fixed.cos(), fixed.sin(), token.contiguous(), closes.view(torch.int8)
+    facts = fixed.cos(), fixed.sin(), token.contiguous(), as_bytes(closes)
     return Turns(one, torch.zeros_like(one), *facts, learned, at_place=True)

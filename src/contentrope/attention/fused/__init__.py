@@ -17,6 +17,7 @@ from contentrope.attention.pairs import PairRule, for_heads, no_competition, sil
 from contentrope.config import PairLayout
 from contentrope.errors import BackendError
 from contentrope.launching import is_interpreted
+from contentrope.operators import as_bytes
 from contentrope.turned import Turns
 
 LARGEST_HEAD = 256
@@ -95,9 +96,7 @@ def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
         left = spared.amin(1)
     if rule.query_valid is not None:  # padding begins where it stands, which may be right of an open unit's start
         left = left.flip(1).cummin(1).values.flip(1).contiguous()
-    flags = (
-        None if flag is None else flag.view(torch.int8).contiguous() for flag in (rule.key_valid, rule.query_memory)
-    )
+    flags = (None if flag is None else as_bytes(flag).contiguous() for flag in (rule.key_valid, rule.query_memory))
     columns = torch.arange(rule.key_count, dtype=torch.int32, device=left.device).expand_as(left).contiguous()
     until = torch.searchsorted(left, columns, right=True, out_int32=True)
     return start, left, until, spared, local_start, *flags
