@@ -52,7 +52,8 @@ def test_a_process_that_dies_is_not_forgotten(cases: Path) -> None:
     assert found["failed"] == ["1 that never ended"]
 
 
-def test_all_files_are_there_and_have_cases() -> None:
+def test_all_files_are_there_and_have_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-v")
     names = gpu_checks.collected(gpu_checks.TESTS)
     assert {name.partition("::")[0] for name in names} == set(gpu_checks.TESTS)
 
@@ -75,17 +76,24 @@ def test_what_the_memory_checker_says(printed: str, errors: int | None) -> None:
     assert gpu_checks.summary(printed)[0] == errors
 
 
-@pytest.mark.parametrize(("errors", "status", "clean"), [(0, 0, True), (3, 0, False), (0, 1, False)])
-def test_clean_is_a_program_that_ended_without_errors(
-    errors: int, status: int, clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("errors", "status", "planted", "clean"),
+    [(0, 0, 1, True), (3, 0, 1, False), (0, 1, 1, False), (0, 0, 0, False)],
+)
+def test_clean_is_a_program_that_ended_without_errors_when_a_planted_one_is_found(
+    errors: int, status: int, planted: int, clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "compute-sanitizer"
-    given = f'echo "$@, $PYTORCH_NO_CUDA_MEMORY_CACHING" > {tmp_path}/given'
-    tool.write_text(f'#!/bin/sh\n{given}\necho "ERROR SUMMARY: {errors} errors"\nexit {status}\n')
+    given = f'echo "$@, $PYTORCH_NO_CUDA_MEMORY_CACHING" >> {tmp_path}/given'
+    says = f'case "$*" in *faulty*) echo "ERROR SUMMARY: {planted} errors"; exit 1;; esac'
+    tool.write_text(f'#!/bin/sh\n{given}\n{says}\necho "ERROR SUMMARY: {errors} errors"\nexit {status}\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert gpu_checks.looked_at("memcheck", 2)["clean"] is clean
-    assert (tmp_path / "given").read_text() == f"--tool memcheck {sys.executable} -m tests.support.all_kernels 2, 1\n"
+    found = gpu_checks.looked_at("racecheck", 2)
+    assert found["clean"] is clean
+    assert found["said_of_a_planted_fault"] == f"ERROR SUMMARY: {planted} errors"
+    called = f"--tool racecheck --kernel-name-exclude kns=cudnn {sys.executable} -m tests.support."
+    assert (tmp_path / "given").read_text() == f"{called}all_kernels 2, 1\n{called}faulty_kernels racecheck, 1\n"
 
 
 def test_a_memory_checker_that_is_missing_is_not_a_clean_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

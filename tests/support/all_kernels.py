@@ -26,6 +26,7 @@ def run_all(device: str) -> list[torch.Tensor]:
         *read(device, heads=2, kv_heads=2, head_dim=64),
         *read(device, heads=4, kv_heads=2, head_dim=96, padded=True, memory=True, competition=1.0),
         *read(device, heads=2, kv_heads=2, head_dim=16, spare=(1, 0)),
+        *read(device, heads=2, kv_heads=2, head_dim=32, competition=1.0, dtype=torch.float32),
         *summed_up(device),
     ]
     with mock.patch.object(far, "WORTH", 2), mock.patch.object(far, "_library_can", return_value=True):
@@ -43,6 +44,7 @@ def read(
     spare: tuple[int, ...] = (),
     competition: float = 0.0,
     longest: int = 256,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> list[torch.Tensor]:
     """One layer, its queries, keys and values turned and read."""
     ids = torch.arange(LENGTH, device=device)[None] % 7
@@ -52,7 +54,7 @@ def read(
     angles = torch.randn(1, LENGTH, kv_heads, head_dim // 2, device=device, requires_grad=True)
     place = torch.randn(1, LENGTH, 1, head_dim // 2, device=device)
     turns = turns_of(Rotation(place.cos(), place.sin()), angles, units.unit, units.closes)
-    given = torch.randn(1, LENGTH, heads + 2 * kv_heads, head_dim, device=device).bfloat16().requires_grad_()
+    given = torch.randn(1, LENGTH, heads + 2 * kv_heads, head_dim, device=device).to(dtype).requires_grad_()
     rule = PairRule.among(units, spare)
     facts = *turns[:6], *fused._facts(rule, competition, heads)
     out, *_ = together.attention._recorded(given, turns.angles, *facts, kv_heads, False, 0.1, fused._longest(rule))
