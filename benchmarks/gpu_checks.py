@@ -1,6 +1,6 @@
 """Whether the kernels are right on this GPU: their tests, several at a time, and the CUDA toolkit's memory checker.
 
-    python -m benchmarks.gpu_checks [--processes 8] [--tiles 5] [--out results/checks-gpu.json]
+    python -m benchmarks.gpu_checks [--processes 8] [--tiles 5] [--select EXPRESSION] [--out results/checks-gpu.json]
 
 Tests spend their time on compiling, so that several processes share the GPU well. Nothing is timed here.
 """
@@ -34,6 +34,7 @@ TESTS = [
     "tests/test_turned.py",
     "tests/test_turned_shares.py",
     "tests/test_descriptor.py",
+    "tests/test_projection.py",
 ]
 """All that run kernels where there is a GPU."""
 TOOLS: dict[str, list[str]] = {
@@ -45,11 +46,16 @@ TOOLS: dict[str, list[str]] = {
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
 
 
-def collected(tests: Sequence[str]) -> list[str]:
-    """The names of all their cases."""
+def collected(tests: Sequence[str], select: str = "") -> list[str]:
+    """The names of all their cases, or of those that pytest's ``-k`` selects."""
     plainly = {**os.environ, "PYTEST_ADDOPTS": ""}  # with -v it would draw a tree
     done = subprocess.run(
-        [*PYTEST, "--collect-only", *tests], cwd=ROOT, env=plainly, capture_output=True, text=True, check=False
+        [*PYTEST, "--collect-only", "-k", select, *tests],
+        cwd=ROOT,
+        env=plainly,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     names = [line for line in done.stdout.splitlines() if "::" in line]
     if done.returncode or not names:
@@ -133,17 +139,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=positive, default=8)
     parser.add_argument("--tiles", type=positive, default=5)
+    parser.add_argument("--select", default="", help="of the tests, as pytest -k does: 'not flex'")
     parser.add_argument("--out", type=Path, default=Path("results/checks-gpu.json"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("these checks need a CUDA device; without one, make test runs the kernels in Triton's interpreter")
-    names = collected(TESTS)
+    names = collected(TESTS, arguments.select)
     with ThreadPoolExecutor() as beside:  # memory checkers are one process each
         looking = {tool: beside.submit(looked_at, tool, arguments.tiles) for tool in TOOLS}
         results: dict[str, Any] = {"tests": tested(names, arguments.processes), "memory": {}}
         data = {
             "benchmark": "checks-gpu",
-            "config": {"tests": TESTS, "processes": arguments.processes, "tools": TOOLS, "tiles": arguments.tiles},
+            "config": {"tests": TESTS, "tools": TOOLS} | {k: v for k, v in vars(arguments).items() if k != "out"},
             "environment": environment("cuda"),
             "results": results,
         }

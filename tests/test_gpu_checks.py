@@ -58,6 +58,13 @@ def test_all_files_are_there_and_have_cases(monkeypatch: pytest.MonkeyPatch) -> 
     assert {name.partition("::")[0] for name in names} == set(gpu_checks.TESTS)
 
 
+def test_some_can_be_selected() -> None:
+    every = gpu_checks.collected(gpu_checks.TESTS)
+    some = gpu_checks.collected(gpu_checks.TESTS, "not flex")
+    assert some == [name for name in every if "flex" not in name]
+    assert len(some) < len(every)
+
+
 def test_tests_that_cannot_be_collected_end_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="tests could not be collected"):
         gpu_checks.collected([str(tmp_path / "none.py")])
@@ -109,7 +116,7 @@ def test_everything_is_written_and_what_is_wrong_is_named(
     monkeypatch.setattr(sys, "argv", ["gpu_checks", "--processes", "1", "--tiles", "3", "--out", str(out)])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu_checks, "environment", lambda device: {"device": device})
-    monkeypatch.setattr(gpu_checks, "collected", lambda tests: [f"{cases}::test_{name}"])
+    monkeypatch.setattr(gpu_checks, "collected", lambda tests, select: [f"{cases}::test_{name}"])
     monkeypatch.setattr(gpu_checks, "looked_at", lambda tool, tiles: {"clean": clean or tool != "memcheck"})
     if message:
         with pytest.raises(SystemExit, match=message):

@@ -12,6 +12,7 @@ import contentrope as cr
 from contentrope.attention import PairRule, fused
 from contentrope.attention.fused import far, together
 from contentrope.descriptor import operator as descriptor
+from contentrope.descriptor import projection
 from contentrope.rotary import Rotation
 from contentrope.turned import turns_of
 from tests.support.tiles import tried
@@ -29,6 +30,8 @@ def run_all(device: str) -> list[torch.Tensor]:
         *read(device, heads=2, kv_heads=2, head_dim=32, competition=1.0, dtype=torch.float32),
         *summed_up(device),
     ]
+    with mock.patch.object(projection, "MANY_FROM", 0):
+        found += summed_up(device)
     with mock.patch.object(far, "WORTH", 2), mock.patch.object(far, "_library_can", return_value=True):
         return [*found, *read(device, heads=2, kv_heads=2, head_dim=64, longest=16)]
 
@@ -65,13 +68,17 @@ def read(
 
 
 def summed_up(device: str) -> list[torch.Tensor]:
-    """The descriptors of units."""
+    """The descriptors and addresses of units."""
     embedded = torch.randn(1, LENGTH, 192, device=device, requires_grad=True)
     slot, turn = torch.arange(LENGTH, device=device)[None] // 8, torch.randn(1, LENGTH, 1, 48, device=device)
     norm = torch.ones(192, device=device), torch.zeros(192, device=device), 1e-5
-    descriptor.unit_descriptors._recorded(embedded, slot, turn.cos(), turn.sin(), *norm, 96, False)[0].sum().backward()
+    normed, *_ = descriptor.unit_descriptors._recorded(embedded, slot, turn.cos(), turn.sin(), *norm, 96, False)
+    weight, bias = (torch.randn(*size, device=device, requires_grad=True) for size in ((96, 192), (96,)))
+    projection.projected._recorded(normed, slot, weight, bias).sum().backward()
     assert embedded.grad is not None
-    return [embedded.grad]
+    assert weight.grad is not None
+    assert bias.grad is not None
+    return [embedded.grad, weight.grad, bias.grad]
 
 
 def main(tiles: int) -> None:

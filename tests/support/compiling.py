@@ -17,6 +17,7 @@ from triton.compiler import ASTSource
 from contentrope.attention.fused import launch
 from contentrope.attention.fused.tuning import tiles_for
 from contentrope.descriptor import operator as descriptor
+from contentrope.descriptor import projection
 from contentrope.turned import launch as turning
 from contentrope.turned import shares
 from tests.support.all_kernels import run_all
@@ -53,7 +54,7 @@ def recorded() -> list[Launch]:
         launches.append((kernel, (*tensors, *numbers), constants))
 
     launch.tuned = lambda kernel: kernel
-    for module in (launch, turning, shares, descriptor):
+    for module in (launch, turning, shares, descriptor, projection):
         module.start = record  # type: ignore[attr-defined]
     run_all("cpu")
     return launches

@@ -1,5 +1,4 @@
-"""The normalised descriptors of all units in one kernel (Triton): turn, sum by unit, mean, LayerNorm.
+"""Addresses of all units in two kernels (Triton), for whole sequences on a GPU; ``contentrope.address`` defines them.
 
-``contentrope.address`` defines them; this is the fast path for whole sequences on a GPU. The projection to angles, a
-matrix product, is the second and last launch.
+The first turns the embeddings, sums them by unit and normalises the means; the second projects them to angles.
 """

@@ -59,7 +59,7 @@ class Content(nn.Module):
         """The address of every slot, and for a cache the sum of the unit that is open."""
         of_one_model = self.address.norm.weight.ndim == 1
         if chunk.backend == "fused" and chunk.cache is None and chunk.valid is None and of_one_model:
-            return self.address.angles(self._descriptors(chunk, reading)), None
+            return self._angles_in_two_kernels(chunk, reading), None
         carried = None
         if chunk.cache is not None:
             carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
@@ -67,17 +67,19 @@ class Content(nn.Module):
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
         return self.address(sums.total, sums.tokens), sums.open_total
 
-    def _descriptors(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots dim"]:
-        """The normalised descriptors in one kernel."""
+    def _angles_in_two_kernels(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
+        """The normalised descriptors, and the angles of those slots that are units."""
         fused.require_device(chunk.embedded)
         from contentrope.descriptor.operator import unit_descriptors  # triton is needed only here
+        from contentrope.descriptor.projection import projected
 
-        norm, local, rotary = self.address.norm, reading.local, self.config.rotary
-        head_dim = self.config.head_dim
-        return unit_descriptors(
-            chunk.embedded, reading.slot, local.cos, local.sin, norm.weight, norm.bias, norm.eps, head_dim,
+        norm, project, local, rotary = self.address.norm, self.address.project, reading.local, self.config.rotary
+        normed, *_ = unit_descriptors(
+            chunk.embedded, reading.slot, local.cos, local.sin, norm.weight, norm.bias, norm.eps, self.config.head_dim,
             rotary.pairs == "interleaved",
-        )[0]  # fmt: skip
+        )  # fmt: skip
+        angles = projected(normed, reading.slot, project.weight.float(), project.bias.float())
+        return angles.unflatten(-1, self.address.shape)
 
     def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:
         """Embeddings turn with the frequencies of attention, head by head."""
