@@ -285,6 +285,24 @@ def test_a_token_that_ends_no_unit_is_known_by_its_id_alone(scheme: str, rows: i
     assert times[1] > 0 or scheme != "content"  # addresses are checked: the count can see something
 
 
+@pytest.mark.parametrize("scheme", KNOW_MEMORY)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_how_long_the_open_unit_is_is_asked_once_after_a_long_text(scheme: str, rows: int) -> None:
+    model = lively_model(scheme, max_unit_length=50)
+    ordinary = next(i for i in range(VOCABULARY) if i not in model.config.terminators)
+    ids = torch.full((rows, 120), ordinary)  # the open unit has 20 tokens then
+    cache = model.new_cache(rows)
+    model(ids, cache=cache)
+    times = []
+    for _ in range(31):
+        with Asked() as asked:
+            model(ids[:, :1], cache=cache)
+        times.append(asked.times)
+    assert times[0] == 1
+    assert not any(times[1:29])
+    assert times[29] > 0  # the longest there may be: the count can see something
+
+
 # --- bfloat16 ---
 
 

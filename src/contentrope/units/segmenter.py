@@ -205,8 +205,10 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
     it is known. Mostly it does not, and little is to be brought up to date then.
     """
     local = state.next_local
-    closes, ends_any = chunk.ends, chunk.ends_any
-    if torch.compiler.is_compiling() or state.most_open >= max_length - 1:
+    closes, ends_any, most_open = chunk.ends, chunk.ends_any, state.most_open
+    if most_open >= max_length - 1 and state.columns and can_be_read(local):
+        most_open = int(local.max())  # after a text at once; from here on it is counted
+    if torch.compiler.is_compiling() or most_open >= max_length - 1:
         closes = closes | (local == max_length - 1)
         ends_any = ends_any or None
     if ends_any is None and state.columns and can_be_read(closes):
@@ -227,7 +229,7 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         longest=max_length,
         ends_any=ends_any,
     )
-    next_unit, next_local, start, most_open = state.next_unit, local + 1, state.start, _more(state, 1)
+    next_unit, next_local, start, most_open = state.next_unit, local + 1, state.start, _more(most_open, 1)
     opened = state.opened if ends_any is False else None
     if ends_any is not False:
         next_unit = next_unit + closes
@@ -286,7 +288,7 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         none_ends=state.none_ends,
         has_memory=chunk.marks is not None,
         columns=offset + valid.shape[1],
-        most_open=_more(state, valid.shape[1]),
+        most_open=_more(state.most_open, valid.shape[1]),
     )
 
 
@@ -302,9 +304,9 @@ def _without_padding(
     return local.masked_fill(~valid, 0), torch.where(valid, start, own_column), memory & valid
 
 
-def _more(state: SegmenterState, tokens: int) -> int:
+def _more(most_open: int, tokens: int) -> int:
     """The most tokens in an open unit after these. A compiler, for which every number is a case, is told none."""
-    return UNKNOWN if torch.compiler.is_compiling() else state.most_open + tokens
+    return UNKNOWN if torch.compiler.is_compiling() else most_open + tokens
 
 
 def _memory_edges(
