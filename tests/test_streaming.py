@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contentrope as cr
+from contentrope.frames.addressed import Reading
 from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
 from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, in_chunks, lively_model, random_ids
 
@@ -276,6 +277,7 @@ def test_a_token_that_ends_no_unit_is_known_by_its_id_alone(scheme: str, rows: i
     ordinary = next(i for i in range(VOCABULARY) if i not in model.config.terminators)
     cache = model.new_cache(rows)
     model(torch.full((rows, 5), ordinary), cache=cache)
+    model(torch.full((rows, 1), ordinary), cache=cache)  # where the open unit began is asked here
     times = []
     for token in (ordinary, model.config.terminators[0], ordinary):
         with Asked() as asked:
@@ -301,6 +303,28 @@ def test_how_long_the_open_unit_is_is_asked_once_after_a_long_text(scheme: str, 
     assert times[0] == 1
     assert not any(times[1:29])
     assert times[29] > 0  # the longest there may be: the count can see something
+
+
+@pytest.mark.parametrize("options", [{}, {"anchors": (1, 0)}], ids=["plain", "anchors"])
+@pytest.mark.parametrize("prompt", [0, 7])
+def test_a_unit_that_is_known_to_be_completed_whole_is_read_as_any_other(
+    prompt: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit, and so is what is remembered of it."""
+    model, ids = lively_model("content", max_unit_length=6, options=options), random_ids(1, 40)
+    whole = []
+    known = Reading.completes_all
+    found = []
+    for complete in (lambda *given: whole.append(known(*given)) or whole[-1], lambda *given: False):
+        monkeypatch.setattr(Reading, "completes_all", complete)
+        cache = model.new_cache(1)
+        if prompt:
+            model(ids[:, :prompt], cache=cache)
+        logits = [model(ids[:, t : t + 1], cache=cache) for t in range(prompt, 40)]
+        found.append([*logits, *(x[:, :40] for x in cache.angles.values()), cache.facts[..., :40], *cache.keys])
+    assert sum(whole) >= 5, "this way was hardly taken"
+    for ours, general in zip(*found, strict=True):
+        assert torch.equal(ours, general)
 
 
 # --- bfloat16 ---

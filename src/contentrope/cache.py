@@ -143,15 +143,15 @@ class Cache:
         window = keys[..., begin : begin + rotation.cos.shape[1], :]
         window.copy_(rotate(window.transpose(-3, -2), rotation, self.shape.pair_layout).transpose(-3, -2))
 
-    def remember_angles(self, begin: int, where: Bool[Tensor, "batch columns"], **angles: Tensor) -> None:
-        """Note, where a unit was completed, the :attr:`angles` of these columns."""
-        end = begin + where.shape[1]
+    def remember_angles(self, begin: int, where: Bool[Tensor, "batch columns"] | None, **angles: Tensor) -> None:
+        """Note, where a unit was completed, the :attr:`angles` of these columns; None: in all of them."""
         for name, new in angles.items():
             if name not in self.angles:
                 self.angles[name] = new.new_zeros(self.batch_size, self.capacity, *new.shape[2:])
-            window = self.angles[name][:, begin:end]
-            window.copy_(torch.where(where[..., None, None], new, window))
-        self.fact("addressed", begin, end).masked_fill_(where, 1)
+            window = self.angles[name][:, begin : begin + new.shape[1]]
+            window.copy_(new if where is None else torch.where(where[..., None, None], new, window))
+            addressed = self.fact("addressed", begin, begin + new.shape[1])
+            addressed.fill_(1) if where is None else addressed.masked_fill_(where, 1)
 
     def address_of(self, unit: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch kv_heads pairs"]:
         """The remembered address of each row's completed unit of this number; zero where there is none."""

@@ -51,6 +51,12 @@ class Reading(NamedTuple):
         then. Longer chunks are taken to complete one, so that reading them does not wait for the device."""
         return chunk.cache is None or chunk.ids.shape[1] > 1 or self.units.completes_any()
 
+    def completes_all(self, chunk: Chunk) -> bool:
+        """Whether it is known, without asking the device, that all columns from where the open unit began are of the
+        unit that this call completes: a single token after others that ends the unit of the only row."""
+        cache, alone = chunk.cache, chunk.ids.numel() == 1 and self.before.opened is not None
+        return alone and cache is not None and not cache.padded and self.units.ends_any is True
+
 
 class Carried(NamedTuple):
     """What open units carry in place of an address of their own, and what the next call must know for that."""
@@ -65,7 +71,8 @@ class Window(NamedTuple):
     """Cached columns from ``begin`` whose unit is completed by this call, their address, and the turn towards it."""
 
     begin: int
-    completed: Bool[Tensor, "batch window"]
+    completed: Bool[Tensor, "batch window"] | None
+    """None: all of them."""
     address: Float[Tensor, "batch window kv_heads pairs"]
     turned: Float[Tensor, "batch window kv_heads pairs"]
     rotation: Rotation
@@ -118,7 +125,7 @@ class AddressedFrame:
         by_token = reading.by_token(by_slot)
         address = rotation_of(by_token)
         if self.carried is None:
-            of_query = address.only_where(closes)
+            of_query = address if reading.completes_all(self.chunk) else address.only_where(closes)
         else:
             of_open_unit = reading.by_token(self.carried.by_slot)
             of_query = rotation_of(torch.where(closes[..., None, None], by_token, of_open_unit))
@@ -126,7 +133,7 @@ class AddressedFrame:
         if cache is None:
             self.addressed_rotation = reading.local.then(address)
         else:
-            self.window = _window(cache, reading, by_slot, self.carried)
+            self.window = _window(cache, self.chunk, reading, by_slot, self.carried)
             if self.single:
                 self._turn_before(cache, self.window)
 
@@ -275,19 +282,27 @@ def _rule(chunk: Chunk, units: Units, single: bool) -> PairRule:
     )
 
 
-def _window(cache: Cache, reading: Reading, by_slot: Tensor, carried: Carried | None) -> Window:
+def _window(cache: Cache, chunk: Chunk, reading: Reading, by_slot: Tensor, carried: Carried | None) -> Window:
     """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
-    before = reading.before
-    is_open = before.next_local > 0
-    begin = before.open_from()
-    columns = torch.arange(begin, cache.length, device=by_slot.device)
-    finished = reading.after.next_unit - before.next_unit
-    old_completed = is_open & (columns >= before.start) & (finished > 0)
-    completed = torch.cat((old_completed, reading.slot < finished), dim=1)
+    begin = reading.before.open_from()
+    old = cache.length - begin
 
     def of_columns(angles: Tensor) -> Tensor:
-        return torch.cat((angles[:, :1].expand(-1, len(columns), -1, -1), reading.by_token(angles)), dim=1)
+        return torch.cat((angles[:, :1].expand(-1, old, -1, -1), reading.by_token(angles)), dim=1)
 
     address = of_columns(by_slot)
     turned = address if carried is None else address - of_columns(carried.by_slot)
-    return Window(begin, completed, address, turned, rotation_of(turned).only_where(completed))
+    rotation = rotation_of(turned)
+    if reading.completes_all(chunk):
+        return Window(begin, None, address, turned, rotation)
+    completed = _completed(reading, begin, old)
+    return Window(begin, completed, address, turned, rotation.only_where(completed))
+
+
+def _completed(reading: Reading, begin: int, old: int) -> Bool[Tensor, "batch window"]:
+    """Of the ``old`` cached columns from ``begin`` and of the new ones."""
+    before = reading.before
+    columns = torch.arange(begin, begin + old, device=before.start.device)
+    finished = reading.after.next_unit - before.next_unit
+    old_completed = (before.next_local > 0) & (columns >= before.start) & (finished > 0)
+    return torch.cat((old_completed, reading.slot < finished), dim=1)

@@ -20,7 +20,6 @@ from contentrope.frames.addressed import Reading
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes.addressed import AddressOptions, UnitReader
 from contentrope.schemes.base import read_options
-from contentrope.units import SegmenterState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class Content(nn.Module):
             return self._angles_in_two_kernels(chunk, reading), None
         carried = None
         if chunk.cache is not None:
-            carried = self._open_total(chunk, reading.before), reading.before.next_local[:, 0]
+            carried = self._open_total(chunk, reading), reading.before.next_local[:, 0]
         turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
         return self.address(sums.total, sums.tokens), sums.open_total
@@ -86,21 +85,22 @@ class Content(nn.Module):
         by_head = embedded.unflatten(-1, (self.config.heads, -1))
         return rotate(by_head, local, self.config.rotary.pairs).flatten(-2)
 
-    def _open_total(self, chunk: Chunk, before: SegmenterState) -> Float[Tensor, "batch dim"]:
+    def _open_total(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch dim"]:
         """The open unit's running sum, brought up to date from the remembered ids where it is not."""
-        cache, known = chunk.cache, chunk.state.open_total
+        cache, known, before = chunk.cache, chunk.state.open_total, reading.before
         assert cache is not None
         if known is not None:
             return known
-        is_open = before.next_local > 0
         begin = before.open_from()
+        embedded = chunk.embedding(cache.fact("ids", begin)).to(chunk.wide)
+        turned = self._turn(embedded, self.reader.local_rotation(cache.fact("local", begin), chunk))
+        if reading.completes_all(chunk):
+            return turned.sum(1)
         columns = torch.arange(begin, cache.length, device=chunk.ids.device)
-        of_open_unit = is_open & (columns >= before.start)
+        of_open_unit = (before.next_local > 0) & (columns >= before.start)
         if cache.padded:
             of_open_unit = of_open_unit & cache.fact("valid", begin).bool()
-        embedded = chunk.embedding(cache.fact("ids", begin)).to(chunk.wide)
-        local = self.reader.local_rotation(cache.fact("local", begin), chunk)
-        return torch.where(of_open_unit[..., None], self._turn(embedded, local), 0.0).sum(1)
+        return torch.where(of_open_unit[..., None], turned, 0.0).sum(1)
 
 
 def _refuse_non_finite(

@@ -205,9 +205,11 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
     it is known. Mostly it does not, and little is to be brought up to date then.
     """
     local = state.next_local
-    closes, ends_any, most_open = chunk.ends, chunk.ends_any, state.most_open
-    if most_open >= max_length - 1 and state.columns and can_be_read(local):
-        most_open = int(local.max())  # after a text at once; from here on it is counted
+    closes, ends_any, most_open, opened = chunk.ends, chunk.ends_any, state.most_open, state.opened
+    is_asked = most_open >= max_length - 1 or (opened is None and len(local) == 1)
+    if is_asked and state.columns and can_be_read(local):  # once, after a text that was read at once
+        opened = state.open_from()
+        most_open = state.columns - opened
     if torch.compiler.is_compiling() or most_open >= max_length - 1:
         closes = closes | (local == max_length - 1)
         ends_any = ends_any or None
@@ -230,11 +232,11 @@ def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple
         ends_any=ends_any,
     )
     next_unit, next_local, start, most_open = state.next_unit, local + 1, state.start, _more(most_open, 1)
-    opened = state.opened if ends_any is False else None
     if ends_any is not False:
         next_unit = next_unit + closes
         next_local = next_local.masked_fill(closes, 0)
         start = start.masked_fill(closes, state.columns + 1)
+        opened = None
         if ends_any and len(closes) == 1:
             most_open, opened = 0, state.columns + 1
     return units, SegmenterState(
