@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import decode, training
+from benchmarks import addresses, decode, training
+from contentrope.experiments.timing.rows import Row
 from contentrope.results import read_json
 
 
@@ -44,3 +46,29 @@ def test_the_decoding_benchmark_writes_ratios(tmp_path: Path, monkeypatch: pytes
     for row in stored["results"].values():
         assert row["ratio"] > 0
         assert row["ours_tokens_per_second"] == pytest.approx(3 / row["ours_seconds"])
+
+
+@pytest.mark.parametrize("unit", [1, 8])
+def test_the_benchmark_of_addresses_times_the_same_work_on_both_sides(
+    unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    ran = []
+    monkeypatch.setattr(addresses, "graphed", lambda run: run)
+    monkeypatch.setattr(addresses, "milliseconds", lambda run, repeats: ran.append(run()) or float(len(ran)))
+    found = addresses.measure(Row("0.8M", 64), unit, repeats=1, device="cuda" if torch.cuda.is_available() else "cpu")
+    library, _, ours, _ = ran
+    assert torch.allclose(library[:, : 64 // unit], ours[:, : 64 // unit], atol=1e-4)
+    assert not ours[:, 64 // unit :].any()
+    assert found["graph_both_ratio"] == 4 / 2
+    assert max(found["ours_error"], found["baseline_error"]) < 1e-6
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_benchmark_of_addresses_needs_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["addresses"])
+    with pytest.raises(SystemExit):
+        addresses.main()
+    assert "needs a CUDA device" in capsys.readouterr().err

@@ -35,6 +35,10 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     plain, competing = (found("decode-cuda")[f"content{words}, 85m, 4096"] for words in ("", ", competition 1"))
     readme = words_of("README.md")
     assert f"takes {plain['ratio']:.3f}x after 4,096 cached tokens" in readme
+    assert (
+        f"half of the runs between {plain['ratio_low']:.2f}x and {plain['ratio_high']:.2f}x; aimed at was 1.02x"
+        in readme
+    )
     assert f"with an exponent {competing['ratio']:.3f}x. Of that" in readme
     assert f"work is {plain['busy_ratio']:.3f}x and {competing['busy_ratio']:.3f}x" in readme
     timed = results_of("timing-paper")["variants"]
@@ -46,8 +50,9 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     assert f"{listed('overhead_percent')} longer" in readme
     over = {size: step["overhead_percent"] for size, step in zip(timing.TABLE, steps, strict=True)}
     text = words_of("docs/scaling.md")
-    assert all(over[size] <= aim for size, aim in timing.TARGETS.items())
-    assert "the targets are reached at all four sizes" in text
+    missed = [size for size, aim in timing.TARGETS.items() if over[size] > aim]
+    reached = f"all sizes but {' and '.join(missed)}" if missed else "all four sizes"
+    assert f"the targets are reached at {reached}" in text
     assert all(over[size] < printed.overhead for size, printed in timing.TABLE.items())
     assert "are undercut at all of them" in text
     assert f"Means instead of medians give {listed('overhead_of_means_percent')}." in text
@@ -58,10 +63,21 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
         aim = {1024: 1.5, 8192: 1.2}.get(row["seq"], 1.1)
         assert max(row["graph_forward_ratio"], row["graph_both_ratio"]) <= aim, row["seq"]
     assert "reached by the kernels everywhere, forward and with backward" in readme
-    assert plain["ratio"] <= 1.02
     pairs = [times for row in timed.values() for run in row["runs"].values() for times in run["timings"].values()]
     most = max(pair["content"]["peak_bytes"] / pair["rope"]["peak_bytes"] for pair in pairs)
     assert f"Memory is at most {100 * (most - 1):.0f}% more." in text
     for row in found("fused-gpu"):
         more = [100 * (row[f"graph_{name}_ratio"] - 1) for name in ("forward", "both")]
         assert " | ".join(f"{x:.{int(x < 10)}f}%" for x in more) in text, row["seq"]
+
+
+def test_checks_on_a_gpu_that_are_spoken_of_were_in_order() -> None:
+    text = words_of("docs/architecture.md")
+    for file, words in (("checks-gpu-fused", "all {} cases pass"), ("checks-gpu", "all {}:")):
+        found = results_of(file)["results"]
+        assert not found["tests"]["failed"]
+        passed = sum(counts["passed"] for counts in found["tests"]["by_file"].values())
+        assert passed == found["tests"]["cases"]
+        assert words.format(passed) in text
+        assert set(found["memory"]) == {"memcheck", "racecheck"}
+        assert all(tool["clean"] for tool in found["memory"].values())
