@@ -286,17 +286,18 @@ def _window(cache: Cache, chunk: Chunk, reading: Reading, by_slot: Tensor, carri
     """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
     begin = reading.before.open_from()
     old = cache.length - begin
+    turned_by_slot = by_slot if carried is None else by_slot - carried.by_slot
+    if reading.completes_all(chunk):
+        address, turned = (x.expand(-1, old + 1, -1, -1) for x in (by_slot, turned_by_slot))
+        return Window(begin, None, address, turned, rotation_of(turned))
 
     def of_columns(angles: Tensor) -> Tensor:
         return torch.cat((angles[:, :1].expand(-1, old, -1, -1), reading.by_token(angles)), dim=1)
 
-    address = of_columns(by_slot)
-    turned = address if carried is None else address - of_columns(carried.by_slot)
-    rotation = rotation_of(turned)
-    if reading.completes_all(chunk):
-        return Window(begin, None, address, turned, rotation)
+    turned = of_columns(turned_by_slot)
+    address = turned if carried is None else of_columns(by_slot)
     completed = _completed(reading, begin, old)
-    return Window(begin, completed, address, turned, rotation.only_where(completed))
+    return Window(begin, completed, address, turned, rotation_of(turned).only_where(completed))
 
 
 def _completed(reading: Reading, begin: int, old: int) -> Bool[Tensor, "batch window"]:

@@ -117,6 +117,8 @@ class Segmenter:
                 ends_any = self.rule.any_among(known)
             if ends_any is False:
                 ends = state.none_ends
+            elif ends_any and len(ids) == 1:
+                ends = state.all_valid
             else:
                 ends, rule_state = self.rule.scan(ids, is_valid, state.rule)
         marks, reader_seen = self._marks(state, ids, is_valid, memory)
@@ -263,7 +265,10 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
     is_longest = local[:, :-1] == max_length - 1
     closes = ends | (is_longest & valid if chunk.padded else is_longest)
     unit = state.next_unit + F.pad(closes.cumsum(1), (1, 0))
-    start = start_edges(local, state.start, offset)
+    if chunk.padded or offset:
+        start = start_edges(local, state.start, offset)
+    else:  # all columns are tokens, and all are here
+        start = torch.arange(local.shape[1], device=local.device) - local
     memory = _memory_edges(state, chunk, start)
     of_tokens = local[:, :-1], start[:, :-1], memory[:, :-1]
     local_here, start_here, memory_here = _without_padding(*of_tokens, valid, offset) if chunk.padded else of_tokens
