@@ -95,3 +95,42 @@ def test_kernels_are_started_on_the_gpu_of_their_tensors(monkeypatch: pytest.Mon
         start(kernel, (1,), (tensor,), ())
     assert kernel.started_on == [1, 1, 0, 1]
     assert current == [0]
+
+
+class TakingKernel:
+    """Notes what it is given."""
+
+    arg_names = ("tensor",)
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., "TakingKernel"]:
+        def run(*given: Any) -> TakingKernel:
+            self.taken += given
+            return self
+
+        return run
+
+
+class OnThisGpu(Tensor):
+    is_cuda = True  # type: ignore[assignment]
+
+    def get_device(self) -> int:
+        return 0
+
+
+def test_a_kernel_that_was_found_is_told_where_tensors_are_unless_they_are_on_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Triton refuses those in words; it does not look at mere places."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(launching, "_found", {})
+    kernel, here, astray = TakingKernel(), torch.zeros(4).as_subclass(OnThisGpu), torch.zeros(4)
+    for tensor in (here, here, astray):
+        start(kernel, (1,), (tensor,), ())
+    first, second, third = kernel.taken
+    assert first is here
+    assert second == here.data_ptr()
+    assert third is astray

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from contentrope.operators import Differentiable, Operator
+from contentrope.operators import Differentiable, Operator, standing_for_all
 
 ran: list[str] = []
 
@@ -102,3 +103,17 @@ def test_what_needs_no_gradient_records_none() -> None:
 
 def test_the_operator_keeps_its_promises() -> None:
     torch.library.opcheck(scaled.known, (torch.randn(3, requires_grad=True), 2.0))
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3, 4), (1, 5, 3, 4), (2, 5, 1, 4), (1, 1, 1, 4)])
+def test_one_row_or_head_stands_for_all_as_if_it_were_there(shape: tuple[int, ...]) -> None:
+    whole = (2, 5, 3, 4)
+    cos = torch.randn(shape[::-1]).permute(3, 2, 1, 0)
+    found, _, strides = standing_for_all(cos, cos, whole)
+    assert torch.equal(torch.as_strided(found, whole, (*strides, 1)), cos.expand(whole))
+
+
+def test_cosines_of_another_text_stand_for_nothing() -> None:
+    cos = torch.randn(1, 4, 1, 4)
+    with pytest.raises(ValueError, match=r"cosines of shape \(1, 4, 1, 4\) do not stand for \(2, 5, 3, 4\)"):
+        standing_for_all(cos, cos, (2, 5, 3, 4))

@@ -1,8 +1,8 @@
 """Starting Triton kernels without looking for them again.
 
 Triton looks at every argument of every call, in Python, to find the tiles and the compiled kernel that fit. For small
-models that can take longer than the kernel. What was found is kept here by what it depends on: dtypes and alignment of
-tensors, the values of all numbers and constants, the device.
+models that can take longer than the kernel. What was found is kept here by what it depends on: dtypes, alignment and
+whereabouts of tensors, the values of all numbers and constants, the device.
 """
 
 from __future__ import annotations
@@ -74,14 +74,16 @@ def start(
         with torch.cuda.device(tensors[0].get_device()):
             start(kernel, grid, tensors, numbers, **constants)
         return
-    kinds = tuple([(x.dtype, x.data_ptr() % ALIGNMENT == 0) for x in tensors])
+    places = [x.data_ptr() for x in tensors]
+    kinds = tuple([(x.dtype, x.is_cuda, place % ALIGNMENT == 0) for x, place in zip(tensors, places, strict=True)])
     key = id(kernel), device, kinds, numbers, tuple(constants.items())
     found = _found.get(key)
     if found is None:
         _keep(key, kernel, kernel[grid](*tensors, *numbers, **constants), len(tensors) + len(numbers), constants)
         return
     size = grid(found.tile) if callable(grid) else grid
-    found.compiled[(*size, 1, 1)[:3]](*tensors, *numbers, *found.constants)
+    # Of tensors Triton would ask the driver, one by one, whether the GPU can reach them: longer than the rest takes.
+    found.compiled[(*size, 1, 1)[:3]](*places, *numbers, *found.constants)
 
 
 def _keep(key: Hashable, kernel: Any, compiled: Any, given: int, constants: dict[str, Any]) -> None:

@@ -83,5 +83,7 @@ def dimensions_together(x: Tensor) -> Tensor:
 
 def standing_for_all(cos: Tensor, sin: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Cosines and sines of which one row, or one head, may stand for all, and their strides: zero there."""
-    cos, sin = cos.contiguous().expand(shape), sin.contiguous().expand(shape)
-    return cos, sin, cos.stride()[:3]
+    if any(given not in (1, asked) for given, asked in zip(cos.shape, shape, strict=True)):
+        raise ValueError(f"cosines of shape {tuple(cos.shape)} do not stand for {shape}")
+    cos, sin = cos.contiguous(), sin.contiguous()
+    return cos, sin, tuple([0 if size == 1 else step for size, step in zip(cos.shape[:3], cos.stride(), strict=False)])
