@@ -75,15 +75,15 @@ def test_output_and_gradients_are_the_definitions(heads: int, head_dim: int, pai
     require_equal(heads, head_dim, pairs, layout, per_head=True)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seq=st.integers(1, 50), end_rate=st.sampled_from([0.0, 0.1, 0.6, 1.0]), longest=st.integers(1, 60))
 def test_any_units(seq: int, end_rate: float, longest: int) -> None:
     require_equal(2, 6, 2, "half", seq=seq, end_rate=end_rate, longest=longest)
 
 
-@pytest.mark.parametrize("longest", [31, 32, 33, 64, 65, 150])
+@pytest.mark.parametrize("longest", [31, 32, 33, 65, 100])
 def test_units_longer_than_what_is_summed_at_once(longest: int) -> None:
-    require_equal(2, 8, 4, "half", seq=150, end_rate=0.0, longest=longest)
+    require_equal(2, 8, 4, "half", seq=100, end_rate=0.0, longest=longest)
 
 
 @pytest.mark.parametrize("longest", [1, 7, 50])
