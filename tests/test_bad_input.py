@@ -14,6 +14,7 @@ import contentrope as cr
 from contentrope import schemes
 from contentrope.attention import backend_status, flex
 from contentrope.attention.pairs import PairRule
+from contentrope.checks import may_be_waited_for
 from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
 
 WITHOUT_UNITS = sorted(set(schemes.names()) - set(schemes.READ_UNITS))
@@ -265,6 +266,19 @@ def test_an_embedding_found_while_streaming_counts_from_the_chunk() -> None:
     model(torch.tensor([[3, 4]]), cache=cache)
     with pytest.raises(cr.InputError, match=r"embeddings of row 0, token 1 are not finite"):
         model(torch.tensor([[3, 9, 0]]), cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "training", "waits"), [(False, True, True), (True, False, True), (True, True, False)]
+)
+def test_in_training_a_gpu_is_not_waited_for(
+    on_gpu: bool, training: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN shows in the loss there."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    somewhere = SimpleNamespace(is_cuda=on_gpu)
+    with torch.set_grad_enabled(training):
+        assert may_be_waited_for(somewhere) is waits
 
 
 # --- nothing at all --------------------------------------------------------------------------------------------

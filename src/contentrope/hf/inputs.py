@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from contentrope.checks import can_be_read
+from contentrope.checks import can_be_read, may_be_waited_for
 from contentrope.errors import CacheError, InputError
 from contentrope.hf.state import Columns
 
@@ -43,8 +43,7 @@ def padding_of(mask: Any, ids: Tensor, offset: int) -> tuple[Tensor | None, bool
             raise InputError(f"attention_mask covers {mask.shape[1]} tokens, the call ends at {end}: pass all of them")
         valid = mask[:, offset:end].bool()
         # In training on a GPU asking would mean waiting: there a mask is taken to hide something.
-        may_ask = can_be_read(valid) and not (valid.is_cuda and torch.is_grad_enabled())
-        all_valid = may_ask and bool(valid.all())
+        all_valid = may_be_waited_for(valid) and bool(valid.all())
         return (None if all_valid else valid), True
     # A mask over pairs: padding does not see itself.
     columns = torch.arange(offset, end, device=mask.device) - max(end - mask.shape[-1], 0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contentrope.address import ContentAddress, sum_by_unit
 from contentrope.attention import fused
 from contentrope.attention.api import refuse_non_finite
-from contentrope.checks import can_be_read
+from contentrope.checks import may_be_waited_for
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.frames import AddressedFrame, Chunk
@@ -109,7 +109,7 @@ def _refuse_non_finite(
     reading: Reading,
 ) -> None:
     """Name the token whose embedding is to blame; where none is, the first token of the unit without an address."""
-    if not can_be_read(addresses) or math.isfinite(addresses.detach().sum().item()):
+    if not may_be_waited_for(addresses) or math.isfinite(addresses.detach().sum().item()):
         return
     refuse_non_finite("embeddings", embedded)
     refuse_non_finite("addresses", reading.by_token(addresses))
