@@ -39,7 +39,7 @@ TESTS = [
 """All that run kernels where there is a GPU."""
 TOOLS: dict[str, list[str]] = {
     "memcheck": [],
-    # cuDNN's attention, which reads far keys, is not ours; its backward pass waits in ways that are taken for none.
+    # cuDNN's attention, which reads far keys, is not ours; the tool reports its backward pass.
     "racecheck": ["--kernel-name-exclude", "kns=cudnn"],
 }
 """Of the memory checker, with their options. Kernels that are left out are run as ever."""

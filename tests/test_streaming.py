@@ -327,6 +327,14 @@ def test_a_unit_that_is_known_to_be_completed_whole_is_read_as_any_other(
         assert torch.equal(ours, general)
 
 
+def test_padding_within_an_open_unit_is_no_part_of_it_when_it_is_completed() -> None:
+    model, ids = lively_model("content"), torch.tensor([[3, 4, 5, TERMINATOR, 6]])
+    cache = model.new_cache(1)
+    model(torch.tensor([[3, 9, 4]]), valid=torch.tensor([[True, False, True]]), cache=cache)
+    read = [model(ids[:, t : t + 1], cache=cache) for t in range(2, 5)]
+    torch.testing.assert_close(torch.cat(read, dim=1), model(ids)[:, 2:], rtol=0, atol=1e-10)
+
+
 # --- bfloat16 ---
 
 

@@ -82,7 +82,7 @@ def start(
         _keep(key, kernel, kernel[grid](*tensors, *numbers, **constants), len(tensors) + len(numbers), constants)
         return
     size = grid(found.tile) if callable(grid) else grid
-    # Of tensors Triton would ask the driver, one by one, whether the GPU can reach them: longer than the rest takes.
+    # Given tensors, Triton would ask the driver of each of them whether the GPU can reach it.
     found.compiled[(*size, 1, 1)[:3]](*places, *numbers, *found.constants)
 
 

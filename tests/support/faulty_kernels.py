@@ -36,8 +36,10 @@ def main(tool: str) -> None:
     out = torch.zeros(128, dtype=torch.int32, device="cuda")
     if tool == "memcheck":
         reads_beyond[(1,)](torch.zeros_like(out), out)
-    else:
+    elif tool == "racecheck":
         all_write_at_one_place[(1,)](out)
+    else:
+        sys.exit(f"no kernel has a fault for {tool!r}; there are some for memcheck and racecheck")
     torch.cuda.synchronize()
 
 

@@ -54,8 +54,8 @@ class Reading(NamedTuple):
     def completes_all(self, chunk: Chunk) -> bool:
         """Whether it is known, without asking the device, that all columns from where the open unit began are of the
         unit that this call completes: a single token after others that ends the unit of the only row."""
-        cache, alone = chunk.cache, chunk.ids.numel() == 1 and self.before.opened is not None
-        return alone and cache is not None and not cache.padded and self.units.ends_any is True
+        cache = chunk.cache
+        return cache is not None and not cache.padded and chunk.ids.numel() == 1 and self.units.ends_any is True
 
 
 class Carried(NamedTuple):
