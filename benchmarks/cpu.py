@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def training_step(model: cr.Transformer, ids: torch.Tensor) -> Work:
         loss.backward()
         optimizer.step()
 
-    return Work(step)
+    return Work([step])
 
 
 def decode_steps(model: cr.Transformer, ids: torch.Tensor, cached: int, steps: int) -> Work:
@@ -57,9 +58,10 @@ def decode_steps(model: cr.Transformer, ids: torch.Tensor, cached: int, steps: i
     for begin in range(0, cached, 1024):
         model(ids[:, begin : min(begin + 1024, cached)], cache=cache)
 
-    def decode() -> None:
-        for i in range(cached + 1, cached + 1 + steps):
-            model(ids[:, i : i + 1], cache=cache)
+    def decode(i: int) -> None:
+        model(ids[:, i : i + 1], cache=cache)
+        if ids.is_cuda:
+            torch.cuda.synchronize()
 
     def roll_back() -> None:
         # One token more than remains: it sums the open unit's descriptor again, which decoding never has to.
@@ -67,7 +69,7 @@ def decode_steps(model: cr.Transformer, ids: torch.Tensor, cached: int, steps: i
         model(ids[:, cached : cached + 1], cache=cache)
 
     roll_back()
-    return Work(decode, roll_back)
+    return Work([partial(decode, i) for i in range(cached + 1, cached + 1 + steps)], roll_back)
 
 
 def peak_memory(scheme: str, batch: int, length: int) -> int:

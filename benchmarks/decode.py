@@ -27,14 +27,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 def work(scheme: str, size: str, ids: torch.Tensor, options: argparse.Namespace, **scheme_options: Any) -> Work:
     model = model_of(scheme, SIZES[size], **scheme_options).to(options.device, getattr(torch, options.dtype))
-    decoding = decode_steps(model, ids, ids.shape[1] - options.tokens - 1, options.tokens)
-
-    def run() -> None:
-        decoding.run()
-        if options.device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    return Work(run, decoding.reset)
+    return decode_steps(model, ids, ids.shape[1] - options.tokens - 1, options.tokens)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

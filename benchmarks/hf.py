@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,9 @@ def decode_steps(model: Any, ids: torch.Tensor, options: argparse.Namespace) -> 
     for begin in range(0, options.context, 1024):
         read(begin, min(begin + 1024, options.context))
 
-    def decode() -> None:
-        for t in range(options.context, options.context + options.tokens):
-            read(t, t + 1)
-
-    return Work(waited_for(options, decode), lambda: cache.crop(-options.tokens))
+    decoded = range(options.context, options.context + options.tokens)
+    steps = [waited_for(options, partial(read, t, t + 1)) for t in decoded]
+    return Work(steps, lambda: cache.crop(-options.tokens))
 
 
 def training_step(model: Any, ids: torch.Tensor, options: argparse.Namespace) -> Work:
@@ -108,7 +107,7 @@ def training_step(model: Any, ids: torch.Tensor, options: argparse.Namespace) ->
         loss.backward()
         optimizer.step()
 
-    return Work(waited_for(options, step))
+    return Work([waited_for(options, step)])
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -57,6 +57,21 @@ def gpu_table(data: dict[str, Any]) -> str:
     return table(["tokens", *shown.values()], rows)
 
 
+def addresses_table(data: dict[str, Any]) -> str:
+    """Milliseconds of all slots by the library and of units by the kernels, and by how much results are off."""
+    rows = [
+        [
+            row["row"],
+            str(row["unit"]),
+            *(f"{row[f'{side}_graph_{name}_ms']:.3f}" for name in ("forward", "both") for side in ("baseline", "ours")),
+            *(f"{row[f'{side}_error']:.1e}" for side in ("baseline", "ours")),
+        ]
+        for row in data["results"]
+    ]
+    head = ["size", "tokens a unit", "library, forward, ms", "ours", "library, forward + backward, ms", "ours"]
+    return table([*head, "library, error", "ours"], rows)
+
+
 def length_section(results: dict[str, Any]) -> str:
     return length_table(results).markdown()
 
@@ -154,6 +169,7 @@ SECTIONS: dict[str, Section] = {  # a file, or a folder of files by name
     "retrofit-paper": ("retrofit-paper.json", lambda results: perplexity_table(results).markdown()),
     "retrofit-shakespeare": ("retrofit-shakespeare.json", lambda results: perplexity_table(results).markdown()),
     "timing": ("timing-paper.json", timing_section),
+    "addresses": ("benchmark-addresses-gpu.json", addresses_table),
     "training": ("benchmark-training-gpu.json", training_table),
 }
 PICTURES = (

@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import operator
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
 
 class Work(NamedTuple):
-    """What is timed, and what puts things back afterwards, untimed."""
+    """What is timed, step by step, and what puts things back after the last one, untimed."""
 
-    run: Callable[[], object]
+    steps: Sequence[Callable[[], object]]
     reset: Callable[[], object] = lambda: None
+
+    def run(self) -> None:
+        for step in self.steps:
+            step()
 
 
 def paired_seconds(ours: Work, baseline: Work, *, repeats: int, warmup: int = 2) -> dict[str, float]:
-    """Medians of both, and the median and quartiles of the ratios of neighbouring runs."""
-    pairs = [(_seconds(ours), _seconds(baseline)) for _ in range(warmup + repeats)][warmup:]
-    ratios = sorted(a / b for a, b in pairs)
+    """Of all steps together: what both take, their ratio, and the quartiles of the ratios of single repeats.
+
+    The steps of both take turns, and now one begins, now the other: what slows a machine for longer than a step slows
+    both. What slows single steps is left out by medians over the repeats, step by step; a step that has more to do than
+    others, such as completing a unit, keeps its weight.
+    """
+    rounds = [_round(ours, baseline, number) for number in range(warmup + repeats)][warmup:]
+    steps = list(zip(*rounds, strict=True))  # by step, the pairs of all rounds
+    plain = [statistics.median(b for _, b in pairs) for pairs in steps]
+    ratios = [statistics.median(a / b for a, b in pairs) for pairs in steps]
+    by_round = sorted(sum(a for a, _ in pairs) / sum(b for _, b in pairs) for pairs in rounds)
     return {
-        "ours_seconds": statistics.median(a for a, _ in pairs),
-        "baseline_seconds": statistics.median(b for _, b in pairs),
-        "ratio": statistics.median(ratios),
-        "ratio_low": ratios[len(ratios) // 4],
-        "ratio_high": ratios[-1 - len(ratios) // 4],
+        "ours_seconds": sum(statistics.median(a for a, _ in pairs) for pairs in steps),
+        "baseline_seconds": sum(plain),
+        "ratio": sum(map(operator.mul, ratios, plain)) / sum(plain),
+        "ratio_low": by_round[len(by_round) // 4],
+        "ratio_high": by_round[-1 - len(by_round) // 4],
         "repeats": repeats,
     }
+
+
+def _round(ours: Work, baseline: Work, number: int) -> list[tuple[float, float]]:
+    """The seconds of every step, of ours and of the baseline."""
+    pairs = []
+    for index, (our_step, plain_step) in enumerate(zip(ours.steps, baseline.steps, strict=True)):
+        if (number + index) % 2:
+            plain = _seconds(plain_step)
+            pairs.append((_seconds(our_step), plain))
+        else:
+            pairs.append((_seconds(our_step), _seconds(plain_step)))
+    ours.reset()
+    baseline.reset()
+    return pairs
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
 
 
 def busy_seconds(ours: Work, baseline: Work) -> dict[str, float]:
@@ -48,14 +81,6 @@ def _busy(work: Work) -> float:
         torch.cuda.synchronize()
     work.reset()
     return sum(kernel.self_device_time_total for kernel in profiled.key_averages()) / 1e6
-
-
-def _seconds(work: Work) -> float:
-    begin = time.perf_counter()
-    work.run()
-    elapsed = time.perf_counter() - begin
-    work.reset()
-    return elapsed
 
 
 def positive(text: str) -> int:

@@ -1,12 +1,14 @@
 """The benchmark commands run and write what they say."""
 
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import addresses, decode, training
+from benchmarks import addresses, decode, timing, training
 from contentrope.experiments.timing.rows import Row
 from contentrope.results import read_json
 
@@ -72,3 +74,35 @@ def test_the_benchmark_of_addresses_needs_a_gpu(
     with pytest.raises(SystemExit):
         addresses.main()
     assert "needs a CUDA device" in capsys.readouterr().err
+
+
+def clocked(monkeypatch: pytest.MonkeyPatch, ours: list[float], plain: list[float], slowed: dict[int, float]) -> Any:
+    """Both sides' steps as they would take on a clock that goes slower by a factor from some ticks on."""
+    now, ticks = [0.0], [0]
+
+    def step(seconds: float) -> None:
+        factor = max((factor for tick, factor in slowed.items() if ticks[0] >= tick), default=1.0)
+        now[0] += seconds * factor
+        ticks[0] += 1
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    return (timing.Work([partial(step, seconds) for seconds in side]) for side in (ours, plain))
+
+
+def test_a_step_that_has_more_to_do_keeps_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = clocked(monkeypatch, ours=[1.0, 1.0, 1.0, 3.0], plain=[1.0, 1.0, 1.0, 1.0], slowed={})
+    found = timing.paired_seconds(*sides, repeats=3)
+    assert found["ratio"] == pytest.approx(6 / 4)
+    assert (found["ours_seconds"], found["baseline_seconds"]) == pytest.approx((6, 4))
+
+
+def test_a_machine_that_becomes_slower_slows_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the midst of the third of five rounds, between the two sides of a step.
+    sides = clocked(monkeypatch, ours=[1.1] * 4, plain=[1.0] * 4, slowed={4 * 2 * 4 + 3: 2.0})
+    found = timing.paired_seconds(*sides, repeats=5)
+    assert found["ratio"] == pytest.approx(1.1)
+
+
+def test_sides_of_unequal_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        timing.paired_seconds(timing.Work([int]), timing.Work([int, int]), repeats=1)
