@@ -23,6 +23,11 @@ SIZES: dict[str, dict[str, int]] = {
     "85m": {"vocab_size": 65, "dim": 768, "layers": 12, "heads": 12},
     "302m": {"vocab_size": 65, "dim": 1024, "layers": 24, "heads": 16},
 }
+SCHEMES: dict[str, dict[str, Any]] = {
+    "content": {},
+    "content, competition 1": {"competition": 1.0},
+    "content, competition learned": {"competition": 1.0, "learn_competition": True},
+}
 
 
 def work(scheme: str, size: str, ids: torch.Tensor, options: argparse.Namespace, **scheme_options: Any) -> Work:
@@ -36,7 +41,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for cached in options.cached:
             ids = lines_of_text(1, cached + options.tokens + 1).to(options.device)
             plain = work("rope", size, ids, options)
-            for name, scheme_options in {"content": {}, "content, competition 1": {"competition": 1.0}}.items():
+            for name, scheme_options in SCHEMES.items():
                 ours = work("content", size, ids, options, **scheme_options)
                 row = paired_seconds(ours, plain, repeats=options.repeats)
                 for side in ("ours", "baseline"):
@@ -61,7 +66,7 @@ def main() -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")
     config = {name: value for name, value in vars(options).items() if name != "out"}
-    config |= {"models": {size: SIZES[size] for size in options.sizes}, "seed": 0}
+    config |= {"models": {size: SIZES[size] for size in options.sizes}, "schemes": SCHEMES, "seed": 0}
     device = options.device.split(":")[0]
     data = {"benchmark": f"decode-{device}", "config": config, "environment": environment(options.device)}
     data["results"] = measure(options)

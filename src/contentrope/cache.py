@@ -10,7 +10,7 @@ Shapes: batch, columns (capacity: room, doubled when used up), kv_heads, head_di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -51,6 +51,9 @@ class StreamState:
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
     recent: UnitsBefore | None = None
     """The last completed units, if open units go on from them. None: to be looked up."""
+    biases: dict[tuple[int | None, torch.dtype], Float[Tensor, "batch heads 1 columns"]] = field(default_factory=dict)
+    """What was added to the scores of the last single token, by layer (None: the same in all) and dtype: the same for
+    the next ones of its unit. Columns to come are among them."""
 
     def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
         return StreamState(
@@ -224,7 +227,7 @@ class Cache:
         self.derived = {}
         self.length = length
         tokens = self.fact("valid").sum(1)
-        self.state = replace(self.state, tokens=tokens, segmenter=None, open_total=None, recent=None)
+        self.state = replace(self.state, tokens=tokens, segmenter=None, open_total=None, recent=None, biases={})
         self.interrupted = False
 
     def _reopen(self, length: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +19,16 @@ from torch import Tensor
 
 from contentrope.anchors import UnitsBefore
 from contentrope.attention import PairRule, backend_function, fused
-from contentrope.attention.pairs import aligned, no_competition, silence_padding
+from contentrope.attention.pairs import ALIGNMENT, aligned, no_competition, silence_padding
 from contentrope.cache import Cache
 from contentrope.frames.chunk import Chunk, Projected
+from contentrope.launching import programs
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
+
+ROOM = 64
+"""Columns to come for which a single token's bias is made too."""
 
 
 class Reading(NamedTuple):
@@ -106,6 +110,7 @@ class AddressedFrame:
         self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
         self.rule = _rule(chunk, reading.units, self.single)
         self.sees_all = self.rule.key_valid is None and self.rule.query_memory is None
+        self.biases = dict(chunk.state.biases) if self.single and self.sees_all else {}
         self.query_rotation = self.key_rotation = reading.local
         self.addressed_rotation: Rotation | None = None
         self.turns: Turns | None = None
@@ -209,6 +214,7 @@ class AddressedFrame:
             segmenter=reading.after,
             open_total=self.open_total,
             recent=None if self.carried is None else self.carried.recent,
+            biases=self.biases if self.sees_all and reading.units.ends_any is False else {},
         )
         if self.window is not None:
             window = self.window
@@ -235,25 +241,30 @@ class AddressedFrame:
         competition, grouped = self.competition(layer), query.shape[1] != key.shape[1]
         if self.sees_all and no_competition(competition):
             return F.scaled_dot_product_attention(query, key, value, scale=self.scale, enable_gqa=grouped)
-        bias = self._one_token_bias(competition, query)
+        bias = self._one_token_bias(layer, competition, query.dtype)
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
         return silence_padding(out, self.rule)
 
-    def _one_token_bias(self, competition: float | Tensor, query: Tensor) -> Float[Tensor, "batch heads 1 keys"]:
-        rule = self.rule
-        if isinstance(competition, Tensor):
-            return _single_bias(rule, competition, self.chunk.wide).to(query.dtype)
-        # A fixed exponent gives all layers the same bias.
-        if "bias" not in rule.memo:
-            rule.memo["bias"] = aligned(_single_bias(rule, competition, self.chunk.wide).to(query.dtype))
-        return cast(Tensor, rule.memo["bias"])
+    def _one_token_bias(
+        self, layer: int, competition: float | Tensor, dtype: torch.dtype
+    ) -> Float[Tensor, "batch heads 1 keys"]:
+        """A fixed exponent gives all layers the same bias. Until a unit ends, all tokens have the same but for a column
+        more: made with room for some, it is kept for them."""
+        keys, name = self.rule.key_count, (layer if isinstance(competition, Tensor) else None, dtype)
+        kept = self.biases.get(name)
+        if kept is None or kept.shape[-1] < keys:
+            columns = programs(keys + ROOM, ALIGNMENT) * ALIGNMENT if self.sees_all else keys
+            kept = aligned(_single_bias(self.rule, competition, self.chunk.wide, columns).to(dtype))
+            self.biases[name] = kept
+        return kept[..., :keys]
 
 
 def _single_bias(
-    rule: PairRule, competition: float | Tensor, dtype: torch.dtype
-) -> Float[Tensor, "batch heads 1 keys"]:
-    """What is added to the scores of a single query: -inf out of sight, the own unit's bonus."""
-    columns = torch.arange(rule.key_count, device=rule.start.device)
+    rule: PairRule, competition: float | Tensor, dtype: torch.dtype, count: int
+) -> Float[Tensor, "batch heads 1 columns"]:
+    """What is added to the scores of a single query: -inf out of sight, the own unit's bonus. Where all is seen, also
+    for columns to come, taken to be of the own unit."""
+    columns = torch.arange(count, device=rule.start.device)
     own_unit = (columns >= rule.start)[:, None, None]
     bias = torch.zeros((), dtype=dtype, device=rule.start.device)
     if not no_competition(competition):
