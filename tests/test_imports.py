@@ -23,7 +23,7 @@ OPTIONAL = (
 LAYERS = (
     {"errors", "checks", "config", "files", "launching", "operators", "version"},
     {"rotary", "stacked", "units"},
-    {"address", "anchors", "attention", "cache", "descriptor", "turned"},
+    {"address", "anchors", "attention", "cache", "descriptor", "parallel", "turned"},
     {"frames"},
     {"schemes"},
     {"model"},

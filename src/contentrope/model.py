@@ -6,20 +6,23 @@ Shapes: batch, seq, dim, heads (queries), kv_heads, head_dim, vocab.
 from __future__ import annotations
 
 import uuid
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from contentrope import schemes
+from contentrope import parallel, schemes
 from contentrope.attention import BACKENDS, backend_name
 from contentrope.cache import Cache, CacheShape, StreamState
 from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
-from contentrope.errors import InputError
+from contentrope.errors import BackendError, InputError
 from contentrope.frames import Chunk, Frame, Projected
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Transformer(nn.Module):
@@ -67,12 +70,18 @@ class Transformer(nn.Module):
         ends: Bool[Tensor, "batch seq"] | None = None,
         memory: Bool[Tensor, "batch seq"] | None = None,
         cache: Cache | None = None,
+        group: ProcessGroup | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """``valid`` is False at padding; ``ends`` are the caller's unit ends instead of the terminators; a unit
         whose first token is True in ``memory`` sees only itself. With a cache the tokens continue its rows, and no
-        gradients are recorded.
+        gradients are recorded. The processes of a ``group`` share texts: the tokens of each follow those of the one
+        before it, and all must call, forward and backward. Gradients of weights are to be summed over them.
         """
         known = self._check(ids, valid, ends, memory)
+        if group is not None:
+            self._check_shared(cache)
+            share = parallel.share_of(group, ids, {"valid": valid, "ends": ends, "memory": memory})
+            return self._read(ids, valid, ends, memory, None, share=share)
         if cache is None:
             return self._read(ids, valid, ends, memory, None)
         cache.check(self._cache_shape(), ids)
@@ -95,6 +104,7 @@ class Transformer(nn.Module):
         memory: Tensor | None,
         cache: Cache | None,
         known: list[int] | None = None,
+        share: parallel.Share | None = None,
     ) -> Tensor:
         embedded = self.embedding(ids)
         if not ids.numel():
@@ -109,7 +119,8 @@ class Transformer(nn.Module):
             memory=memory,
             cache=cache,
             state=cache.state if cache is not None else self._initial_state(len(ids)),
-            backend=backend_name(self.backend, embedded, self.config.head_dim, cached=cache is not None),
+            backend=backend_name(self.backend, embedded, self.config.head_dim, cached=bool(cache or share)),
+            share=share,
             known=known,
         )
         frame = cast(schemes.Scheme, self.scheme).frame(chunk)
@@ -155,6 +166,20 @@ class Transformer(nn.Module):
         if memory is not None and scheme not in schemes.KNOW_MEMORY:
             raise InputError(f"scheme {scheme!r} has no memory units; leave out memory=")
         return self._check_vocabulary(ids)
+
+    def _check_shared(self, cache: Cache | None) -> None:
+        """What reads whole texts, or draws something for every unit, cannot read a part of one."""
+        options, shared = self.config.options, "processes that share a text"
+        if cache is not None:
+            raise InputError(f"{shared} keep no cache; leave out cache= or group=")
+        if self.config.scheme not in schemes.SHARE_TEXTS:
+            known = ", ".join(schemes.SHARE_TEXTS)
+            raise InputError(f"{shared} have no scheme {self.config.scheme!r}; leave out group=, or choose {known}")
+        if any(options.get("anchors", ())) or (self.training and options.get("noise", 0.0)):
+            raise InputError(f"{shared} have no anchors and no noise, got {dict(options)}; leave them out, or group=")
+        if self.backend not in ("auto", *parallel.BACKENDS):
+            known = ", ".join(parallel.BACKENDS)
+            raise BackendError(f"backend {self.backend!r} reads whole texts, {shared} parts; use auto or {known}")
 
     def _check_vocabulary(self, ids: Tensor) -> list[int] | None:
         # On a GPU an id out of range kills the process without a word; reading a few numbers back is cheaper.

@@ -38,6 +38,8 @@ class Reading(NamedTuple):
     before: SegmenterState
     after: SegmenterState
     local: Rotation
+    earlier: Units | None = None
+    """The units of the columns before, where other processes read them."""
 
     def by_token(self, by_slot: Float[Tensor, "batch slots *rest"]) -> Float[Tensor, "batch seq *rest"]:
         if self.units.seq_length == 1:  # slots are as many as tokens
@@ -108,7 +110,7 @@ class AddressedFrame:
         chunk.note(reading.units)
         # The reference defines single tokens too: it takes the general way.
         self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
-        self.rule = _rule(chunk, reading.units, self.single)
+        self.rule = _rule(chunk, reading, self.single)
         self.sees_all = self.rule.key_valid is None and self.rule.query_memory is None
         self.biases = dict(chunk.state.biases) if self.single and self.sees_all else {}
         self.query_rotation = self.key_rotation = reading.local
@@ -225,7 +227,10 @@ class AddressedFrame:
         chunk.cache.commit(chunk.ids.shape[1], state, padded=padded, has_memory=has_memory)
 
     def _by_backend(self, layer: int, query: Tensor, local: Tensor, addressed: Tensor, value: Tensor) -> Tensor:
-        chunk = self.chunk
+        chunk, units = self.chunk, self.reading.units
+        if chunk.share is not None:
+            reach = units.seq_length if units.padded else units.longest or units.seq_length
+            local, addressed, value = chunk.share.so_far(local, addressed, value, reach)
         attend = backend_function(chunk.backend, query, dropout=0.0, cached=chunk.cache is not None)
         return attend(
             query,
@@ -277,9 +282,10 @@ def _single_bias(
     return bias
 
 
-def _rule(chunk: Chunk, units: Units, single: bool) -> PairRule:
+def _rule(chunk: Chunk, reading: Reading, single: bool) -> PairRule:
+    units = reading.units
     if chunk.cache is None:
-        return PairRule.among(units)
+        return PairRule.among(units) if reading.earlier is None else _rule_after(reading.earlier, units)
     has_memory = chunk.cache.has_memory or units.has_memory
     return PairRule(
         query_unit=units.unit,
@@ -290,6 +296,19 @@ def _rule(chunk: Chunk, units: Units, single: bool) -> PairRule:
         key_valid=chunk.key_valid(),
         query_memory=units.memory if has_memory else None,
         offset=chunk.offset,
+    )
+
+
+def _rule_after(earlier: Units, units: Units) -> PairRule:
+    return PairRule(
+        query_unit=units.unit,
+        key_unit=torch.cat((earlier.unit, units.unit), dim=1),
+        start=units.start,
+        closes=units.closes,
+        query_valid=units.valid if units.padded else None,
+        key_valid=torch.cat((earlier.valid, units.valid), dim=1) if units.padded else None,
+        query_memory=units.memory if units.has_memory else None,
+        offset=units.offset,
     )
 
 

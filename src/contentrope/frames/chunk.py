@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contentrope.cache import Cache, StreamState
 from contentrope.config import ModelConfig
+from contentrope.parallel import Share
 from contentrope.rotary import at_least_float32
 from contentrope.units import Units
 
@@ -31,6 +32,8 @@ class Chunk:
     cache: Cache | None
     state: StreamState
     backend: str
+    share: Share | None = None
+    """Given where several processes read the text together, these tokens being a part of it."""
     known: list[int] | None = None
     """One token per row after cached ones: the ids as numbers, which were read back to be checked."""
 

@@ -43,6 +43,8 @@ _SCHEMES: dict[str, Callable[[ModelConfig], nn.Module]] = {
 
 READ_UNITS = ("content", "random", "local", "bipe")
 KNOW_MEMORY = ("content", "random", "local")
+SHARE_TEXTS = ("content", "local")
+"""Whose texts several processes may read together."""
 DRAW_AT_RANDOM = ("random", "randomized")
 
 

@@ -16,7 +16,7 @@ from contentrope.frames import AddressedFrame, Chunk
 from contentrope.frames.addressed import Reading
 from contentrope.rotary import PositionRotations, Rotation
 from contentrope.schemes.anchors import AnchoredHeads
-from contentrope.schemes.base import frequencies, read_units, segmenter_of
+from contentrope.schemes.base import advance, frequencies, read_units, segmenter_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,13 @@ class UnitReader(nn.Module):
         self.anchors = AnchoredHeads(config, back, self.rotations) if back else None
 
     def read(self, chunk: Chunk) -> Reading:
-        units, before, after = read_units(self.segmenter, chunk)
-        return Reading(units, before, after, self.local_rotation(units.local, chunk))
+        earlier = None
+        if chunk.share is None:
+            units, before, after = read_units(self.segmenter, chunk)
+        else:
+            earlier, before = chunk.share.read_before(self.segmenter)
+            units, after = advance(self.segmenter, before, chunk)
+        return Reading(units, before, after, self.local_rotation(units.local, chunk), earlier)
 
     def local_rotation(self, local: Int[Tensor, "batch seq"], chunk: Chunk) -> Rotation:
         return self.rotations.at(local, chunk.wide, bound=self.segmenter.max_length)

@@ -72,10 +72,14 @@ def segmenter_of(config: ModelConfig) -> Segmenter:
 def read_units(segmenter: Segmenter, chunk: Chunk) -> tuple[Units, SegmenterState, SegmenterState]:
     """The units of a chunk, and the segmenter's state before and after it."""
     before = chunk.state.segmenter or _replay(segmenter, chunk)
-    units, after = segmenter.advance(
+    units, after = advance(segmenter, before, chunk)
+    return units, before, after
+
+
+def advance(segmenter: Segmenter, before: SegmenterState, chunk: Chunk) -> tuple[Units, SegmenterState]:
+    return segmenter.advance(
         before, chunk.ids, valid=chunk.valid, memory=chunk.memory, ends=chunk.ends, known=chunk.known
     )
-    return units, before, after
 
 
 def _replay(segmenter: Segmenter, chunk: Chunk) -> SegmenterState:

@@ -64,6 +64,8 @@ class Content(nn.Module):
             carried = self._open_total(chunk, reading), reading.before.next_local[:, 0]
         turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
         sums = sum_by_unit(turned, reading.units, reading.slot, carried)
+        if chunk.share is not None:
+            sums = chunk.share.whole_units(sums, reading.units, reading.slot)
         return self.address(sums.total, sums.tokens), sums.open_total
 
     def _angles_in_two_kernels(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
