@@ -57,6 +57,29 @@ def gpu_table(data: dict[str, Any]) -> str:
     return table(["tokens", *shown.values()], rows)
 
 
+DECODED = {
+    "content": "no exponent",
+    "content, competition 1": "exponent 1",
+    "content, competition learned": "exponents learned by layer and head",
+}
+
+
+def decode_table(data: dict[str, Any]) -> str:
+    """By exponent: the ratio with its quartiles, and of the GPU's own work."""
+    (size,), (cached,) = data["config"]["sizes"], data["config"]["cached"]
+    found = {words: data["results"][f"{name}, {size}, {cached}"] for name, words in DECODED.items()}
+    rows = [
+        [
+            words,
+            f"{row['ratio']:.3f}x",
+            f"{row['ratio_low']:.3f}x to {row['ratio_high']:.3f}x",
+            f"{row['busy_ratio']:.3f}x",
+        ]
+        for words, row in found.items()
+    ]
+    return table(["competition", "decode step", "half of the runs", "the GPU's own work"], rows)
+
+
 def addresses_table(data: dict[str, Any]) -> str:
     """Milliseconds of all slots by the library and of units by the kernels, and by how much results are off."""
     rows = [
@@ -157,6 +180,7 @@ Section = tuple[str, Callable[[dict[str, Any]], str]]
 SECTIONS: dict[str, Section] = {  # a file, or a folder of files by name
     "cpu": ("benchmark-cpu.json", cpu_table),
     "gpu": ("benchmark-fused-gpu.json", gpu_table),
+    "decode": ("benchmark-decode-cuda.json", decode_table),
     "flex": ("benchmark-flex-gpu.json", gpu_table),
     "quick": ("shakespeare-quick.json", length_section),
     "paper": ("shakespeare-paper.json", length_section),

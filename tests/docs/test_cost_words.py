@@ -33,19 +33,9 @@ def test_costs_on_a_gpu_are_those_of_the_results() -> None:
     small, large = (found(f"hf-decode{size}-cpu")["speed"] for size in ("", "-100m"))
     assert f"decodes at {small:.2f} of the untouched one's speed, one of 98 million at {large:.2f}" in text
     assert f"needs a mask, at {found('hf-decode-competition-cpu')['speed']:.2f}" in " ".join(text.split())
-    plain, competing, learned = (
-        found("decode-cuda")[f"content{words}, 85m, 4096"] for words in ("", ", competition 1", ", competition learned")
-    )
     readme = words_of("README.md")
-    assert f"takes {plain['ratio']:.3f}x after 4,096 cached tokens" in readme
-    assert (
-        f"half of the runs between {plain['ratio_low']:.3f}x and {plain['ratio_high']:.3f}x; aimed at was 1.02x"
-        in readme
-    )
-    assert (plain["ratio"] > 1.02) == ("misses the aim" in readme)
-    assert f"with an exponent {competing['ratio']:.3f}x, with learned ones {learned['ratio']:.3f}x. Of that" in readme
-    busy = [row["busy_ratio"] for row in (plain, competing, learned)]
-    assert "work is {:.3f}x, {:.3f}x and {:.3f}x".format(*busy) in readme
+    assert found("decode-cuda")["content, 85m, 4096"]["ratio"] <= 1.02
+    assert "aimed at was 1.02x, and it is Python" in readme
     timed = results_of("timing-paper")["variants"]
     steps = [timed[size]["runs"]["0"]["timings"]["graphs"]["content"] for size in ("0.8M", "85M", "302M", "680M")]
 
