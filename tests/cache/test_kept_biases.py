@@ -33,13 +33,20 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @every_exponent
-def test_a_bias_is_made_once_for_a_unit(options: dict[str, Any], made: list[int]) -> None:
+def test_a_bias_is_made_once_for_a_unit(
+    options: dict[str, Any], made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = lively_model("content", max_unit_length=64, options=options)
+    exponents = model.scheme.reader.competition
+    asked: list[int] = []
+    of = exponents.of
+    monkeypatch.setattr(exponents, "of", lambda layer: asked.append(layer) or of(layer))
     kinds = model.config.layers if "learn_competition" in options else 1
     ids = torch.randint(1, VOCABULARY, (1, 60))
     ids[:, [11, 30, 31]] = TERMINATOR
     close(read(model, new_cache(model, 1), ids, (1,)), at_once(model, ids))
     assert len(made) == 4 * kinds
+    assert len(asked) == model.config.layers + len(made)  # reading at once asks in every layer
 
 
 def test_a_unit_that_outgrows_its_bias_gets_a_longer_one(made: list[int]) -> None:

@@ -243,25 +243,26 @@ class AddressedFrame:
         )
 
     def _one_token(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        competition, grouped = self.competition(layer), query.shape[1] != key.shape[1]
-        if self.sees_all and no_competition(competition):
-            return F.scaled_dot_product_attention(query, key, value, scale=self.scale, enable_gqa=grouped)
-        bias = self._one_token_bias(layer, competition, query.dtype)
+        bias = self._one_token_bias(layer, query.dtype)
+        grouped = query.shape[1] != key.shape[1]
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
         return silence_padding(out, self.rule)
 
-    def _one_token_bias(
-        self, layer: int, competition: float | Tensor, dtype: torch.dtype
-    ) -> Float[Tensor, "batch heads 1 keys"]:
+    def _one_token_bias(self, layer: int, dtype: torch.dtype) -> Float[Tensor, "batch heads 1 keys"] | None:
         """A fixed exponent gives all layers the same bias. Until a unit ends, all tokens have the same but for a column
-        more: made with room for some, it is kept for them."""
-        keys, name = self.rule.key_count, (layer if isinstance(competition, Tensor) else None, dtype)
-        kept = self.biases.get(name)
-        if kept is None or kept.shape[-1] < keys:
-            columns = programs(keys + ROOM, ALIGNMENT) * ALIGNMENT if self.sees_all else keys
-            kept = aligned(_single_bias(self.rule, competition, self.chunk.wide, columns).to(dtype))
-            self.biases[name] = kept
-        return kept[..., :keys]
+        more: made with room for some, it is kept for them. None: all keys are read as they are."""
+        keys = self.rule.key_count
+        for name in ((layer, dtype), (None, dtype)):  # before exponents are asked for, which takes an operation
+            kept = self.biases.get(name)
+            if kept is not None and kept.shape[-1] >= keys:
+                return kept[..., :keys]
+        competition = self.competition(layer)
+        if self.sees_all and no_competition(competition):
+            return None
+        columns = programs(keys + ROOM, ALIGNMENT) * ALIGNMENT if self.sees_all else keys
+        made = aligned(_single_bias(self.rule, competition, self.chunk.wide, columns).to(dtype))
+        self.biases[layer if isinstance(competition, Tensor) else None, dtype] = made
+        return made[..., :keys]
 
 
 def _single_bias(
