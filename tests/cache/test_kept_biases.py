@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contentrope.attention.pairs import ROOM
 from contentrope.frames import addressed
 from tests.cache.helpers import at_once, close, new_cache, read
 from tests.support import LEARNED, TERMINATOR, VOCABULARY, lively_model, random_ids
@@ -43,27 +44,27 @@ def test_a_bias_is_made_once_for_a_unit(
     monkeypatch.setattr(exponents, "of", lambda layer: asked.append(layer) or of(layer))
     kinds = model.config.layers if "learn_competition" in options else 1
     ids = torch.randint(1, VOCABULARY, (1, 60))
-    ids[:, [11, 30, 31]] = TERMINATOR
+    ids[:, [1, 2, 11, 30, 31]] = TERMINATOR
     close(read(model, new_cache(model, 1), ids, (1,)), at_once(model, ids))
-    assert len(made) == 4 * kinds
+    assert len(made) == 6 * kinds
     assert len(asked) == model.config.layers + len(made)  # reading at once asks in every layer
 
 
 def test_a_unit_that_outgrows_its_bias_gets_a_longer_one(made: list[int]) -> None:
     model = lively_model("content", max_unit_length=1000, options=EXPONENTS["fixed"])
-    ids = torch.randint(1, VOCABULARY, (1, 3 * addressed.ROOM))
-    ids[:, 3] = TERMINATOR
+    ids = torch.randint(1, VOCABULARY, (1, 3 * ROOM))
+    ids[:, [1, 2, 3]] = TERMINATOR  # with one unit before them, tokens have a bias of zero
     close(read(model, new_cache(model, 1), ids, (1,)), at_once(model, ids))
-    assert len(made) == 4
+    assert len(made) == 6
     assert made == sorted(made)
 
 
 def test_rows_share_a_bias_until_the_first_of_them_ends_its_unit(made: list[int]) -> None:
     model = lively_model("content", max_unit_length=64, options=EXPONENTS["fixed"])
     ids = torch.randint(1, VOCABULARY, (3, 40))
-    ids[0, 10] = ids[1, [10, 20]] = ids[2, 35] = TERMINATOR
+    ids[:, :3] = ids[0, 10] = ids[1, [10, 20]] = ids[2, 35] = TERMINATOR
     close(read(model, new_cache(model, 3), ids, (1,)), at_once(model, ids))
-    assert len(made) == 4
+    assert len(made) == 7  # three units of one token, and four since
 
 
 @every_exponent
@@ -79,7 +80,7 @@ def test_padding_and_memory_units_keep_none(options: dict[str, Any]) -> None:
 @every_exponent
 def test_rows_that_change_places_take_no_bias_along_that_is_anothers(options: dict[str, Any]) -> None:
     model, ids = lively_model("content", max_unit_length=64, options=options), torch.randint(1, VOCABULARY, (2, 24))
-    ids[0, 3] = ids[1, [5, 9]] = TERMINATOR
+    ids[0, [1, 2, 3]] = ids[1, [1, 2, 5, 9]] = TERMINATOR
     cache, swapped = new_cache(model, 2), torch.tensor([1, 0])
     read(model, cache, ids[:, :16], (1,))
     assert cache.state.biases

@@ -27,6 +27,8 @@ from contentrope.units import Units
 
 ALIGNMENT = 16
 """Numbers in a row of a bias, for a GPU: a multiple of this."""
+ROOM = 64
+"""Columns to come for which a single token's bias is made too."""
 
 
 class Spared(NamedTuple):
@@ -159,6 +161,15 @@ def aligned(bias: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"]:
     """The same numbers, in rows that begin where a GPU's kernels want them: others they would copy in every layer."""
     keys = bias.shape[-1]
     return F.pad(bias, (0, -keys % ALIGNMENT))[..., :keys] if bias.is_cuda and keys % ALIGNMENT else bias
+
+
+def with_room(keys: int) -> int:
+    """Columns of a bias that serves the next tokens of a unit too.
+
+    >>> with_room(100)
+    176
+    """
+    return -(-(keys + ROOM) // ALIGNMENT) * ALIGNMENT
 
 
 def no_competition(competition: float | Tensor) -> bool:

@@ -19,16 +19,12 @@ from torch import Tensor
 
 from contentrope.anchors import UnitsBefore
 from contentrope.attention import PairRule, backend_function, fused
-from contentrope.attention.pairs import ALIGNMENT, aligned, no_competition, silence_padding
+from contentrope.attention.pairs import aligned, no_competition, silence_padding, with_room
 from contentrope.cache import Cache
 from contentrope.frames.chunk import Chunk, Projected
-from contentrope.launching import programs
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
-
-ROOM = 64
-"""Columns to come for which a single token's bias is made too."""
 
 
 class Reading(NamedTuple):
@@ -259,7 +255,7 @@ class AddressedFrame:
         competition = self.competition(layer)
         if self.sees_all and no_competition(competition):
             return None
-        columns = programs(keys + ROOM, ALIGNMENT) * ALIGNMENT if self.sees_all else keys
+        columns = with_room(keys) if self.sees_all else keys
         made = aligned(_single_bias(self.rule, competition, self.chunk.wide, columns).to(dtype))
         self.biases[layer if isinstance(competition, Tensor) else None, dtype] = made
         return made[..., :keys]

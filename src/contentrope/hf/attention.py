@@ -94,8 +94,8 @@ def attend(
         return adapter.own_attention(module, query, key, value, attention_mask, **options)
     layer = adapter.layers[cast(int, module.layer_idx)]
     if layer.turning is None or frame.only_masked:
-        competition = 0.0 if layer.turning is None else frame.competition_in(layer.layer_idx)
-        mask = single_mask(frame, attention_mask, key.shape[2], competition, query.dtype, query.shape[1])
+        competes = None if layer.turning is None else layer.layer_idx
+        mask = single_mask(frame, competes, attention_mask, key.shape[2], query.dtype, query.shape[1])
         return adapter.own_attention(module, query, key, value, mask, **options)
     own = partial(adapter.own_attention, module)
     read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
@@ -131,7 +131,6 @@ def _addressed(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     query, key, value = states
-    competition = frame.competition_in(layer.layer_idx)
     single = query.shape[2] == 1
     number = cast(int, layer.turning)
     turning = adapter.turnings[number]
@@ -153,17 +152,18 @@ def _addressed(
             turned,
             addressed,
             value,
-            single_mask(frame, mask, key.shape[2], competition, query.dtype, query.shape[1]),
+            single_mask(frame, layer.layer_idx, mask, key.shape[2], query.dtype, query.shape[1]),
             **options,
         )
     elif layer.plain and frame.plain_mask and _sees_whole(layer, frame, key):
+        competition = frame.competition_in(layer.layer_idx)
         read = _by_backend(adapter.backend, frame, turned, key, addressed, value, competition, options), None
     else:
         doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
         read = own(
             turned,
             *doubled,
-            doubled_mask(frame, mask, key.shape[2], competition, query.dtype, query.shape[1]),
+            doubled_mask(frame, mask, key.shape[2], frame.competition_in(layer.layer_idx), query.dtype, query.shape[1]),
             **options,
         )
     if frame.window is not None and addressed is not key:

@@ -6,6 +6,7 @@ checkpointing layers run again after later calls have begun.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,13 +18,14 @@ from torch import Tensor
 from contentrope.anchors import Anchors, UnitsBefore
 from contentrope.attention import PairRule
 from contentrope.attention.pairs import Spared, no_competition
+from contentrope.checks import can_be_read
 from contentrope.hf.keys import Window
 from contentrope.hf.reading import Embed, Reading, Text, anchored, completing, window_of
 from contentrope.hf.rotary import Turning
 from contentrope.hf.state import Columns, ColumnsLayer, Standing
 from contentrope.rotary import Rotation
 from contentrope.turned import Turns, turns_at_place
-from contentrope.units import Segmenter, SegmenterState, Units
+from contentrope.units import Segmenter, SegmenterState, Terminators, Units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ class Frame:
     zero: bool
     """Whether all addresses are zero and units do not compete: then the model's own attention says the same."""
     competition: float | Float[Tensor, "layers heads"]
+    masks: dict[Hashable, Tensor] | None
+    """What competition takes, kept for the next tokens of the unit; None: made anew in every call."""
     as_it_stands: bool
     """Whether the model's own attention does all there is to do, given the keys that the cache holds."""
     only_masked: bool
@@ -84,6 +88,7 @@ class Frame:
                 self.window,
                 recent=self.recent,
                 standing=self.standing,
+                masks=self.masks if self.masks and self.units.ends_any is False else {},
                 padded=self.units.padded,
             )
             self.store.half_turned = False
@@ -107,7 +112,8 @@ def frame_of(
     """
     columns = None if store is None else store.begin(len(text.ids), text.ids.device)
     before = _state_before(segmenter, columns, text)
-    units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends)
+    known = _known(text, columns, segmenter)
+    units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends, known=known)
     if columns is not None:
         columns.note(text.ids, units, ends_given=text.ends is not None)
     # A cache that holds addresses answers for the weights: decoding need not ask them at every token.
@@ -153,6 +159,7 @@ def frame_of(
         plain_mask=plain_mask,
         zero=zero,
         competition=exponents,
+        masks=_masks(columns, units, rule),
         as_it_stands=own_does_it and window is None and rule.query_memory is None,
         only_masked=units.seq_length == 1 and window is None and not zero,
     )
@@ -173,6 +180,21 @@ def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> 
         valid = columns.fact("valid", begin, end).bool() if columns.padded else None
         _, state = segmenter.advance(state, columns.fact("ids", begin, end), valid=valid, ends=ends)
     return state
+
+
+def _known(text: Text, columns: Columns | None, segmenter: Segmenter) -> list[int] | None:
+    """The ids of single tokens after others as numbers: a device is then asked for them, and for nothing else."""
+    single = columns is not None and bool(columns.count) and text.ids.shape[1] == 1
+    by_rule = text.valid is None and text.ends is None and isinstance(segmenter.rule, Terminators)
+    return text.ids[:, 0].tolist() if single and by_rule and can_be_read(text.ids) else None
+
+
+def _masks(columns: Columns | None, units: Units, rule: PairRule) -> dict[Hashable, Tensor] | None:
+    """Those that are kept, for a single token after others that sees all of them."""
+    single = columns is not None and bool(columns.count) and units.seq_length == 1
+    if not single or torch.is_grad_enabled() or torch.compiler.is_compiling() or rule.query_memory is not None:
+        return None
+    return dict(columns.masks) if columns is not None else None
 
 
 def _completes_any(columns: Columns | None, units: Units) -> bool:

@@ -14,23 +14,34 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.pairs import aligned, for_heads, no_competition
+from contentrope.attention.pairs import aligned, for_heads, no_competition, with_room
 from contentrope.hf.frame import Frame
 
 Exponent = float | Float[Tensor, "heads"]
 
 
 def single_mask(
-    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
+    frame: Frame, layer: int | None, given: Tensor | None, keys: int, dtype: torch.dtype, heads: int
 ) -> Tensor | None:
-    """For queries that need every key in one version only. A fixed exponent serves all layers of a kind alike."""
-    if isinstance(competition, Tensor) or no_competition(competition) or torch.compiler.is_compiling():
+    """For queries that need every key in one version only; ``layer`` is None where units do not compete. A fixed
+    exponent serves all layers of a kind alike. What stands alone, without a mask given, serves all tokens of a unit."""
+    learned = layer is not None and isinstance(frame.competition, Tensor)
+    if given is None and frame.masks is not None and keys == frame.total and layer is not None:
+        name = layer if learned else frame.competition, dtype, heads
+        kept = frame.masks.get(name)
+        if kept is None or kept.shape[-1] < keys:
+            if no_competition(competition := frame.competition_in(layer)):
+                return None
+            kept = frame.masks[name] = -_taken(frame, with_room(keys), competition, dtype, heads)
+        return kept[..., :keys]
+    competition = 0.0 if layer is None else frame.competition_in(layer)
+    if learned or no_competition(competition) or torch.compiler.is_compiling():
         return _single_mask(frame, given, keys, competition, dtype, heads)
-    memo, name = frame.rule.memo, ("single", keys, dtype, heads, id(given))
-    if name not in memo:
+    memo, memo_name = frame.rule.memo, ("single", keys, dtype, heads, id(given))
+    if memo_name not in memo:
         mask = cast(Tensor, _single_mask(frame, given, keys, competition, dtype, heads))
-        memo[name] = given, aligned(mask)  # with the mask given, so that its id stays its own
-    return cast(Tensor, memo[name][1])
+        memo[memo_name] = given, aligned(mask)  # with the mask given, so that its id stays its own
+    return cast(Tensor, memo[memo_name][1])
 
 
 def _single_mask(

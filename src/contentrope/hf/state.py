@@ -10,7 +10,7 @@ Shapes: batch, columns (tokens read so far, padding included; room for them is d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +83,8 @@ class Columns:
         """For each turning, the units that anchors may lie in. None: to be looked up, likewise."""
         self.standing: Standing | None = None
         """Where the open unit stands. None: to be found from those units."""
+        self.masks: dict[Hashable, Float[Tensor, "batch heads 1 columns"]] = {}
+        """What competition took from the scores of the last single token: the same for the next ones of its unit."""
 
     @property
     def batch(self) -> int:
@@ -110,12 +112,13 @@ class Columns:
         *,
         recent: tuple[UnitsBefore, ...] | None,
         standing: Standing | None,
+        masks: dict[Hashable, Tensor],
         padded: bool,
     ) -> None:
         """Accept the columns of a finished call, and the addresses of the units it has completed."""
         if window is not None and window.angles:
             self._remember(window)
-        self.standing = standing
+        self.standing, self.masks = standing, masks
         self.recent = None if recent is None else tuple(UnitsBefore(*(x.detach() for x in units)) for units in recent)
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
 
@@ -183,7 +186,7 @@ class Columns:
         self.facts = self.facts.index_select(1, index)
         self._change_angles(lambda x: x.index_select(0, index))
         self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
-        self.standing = None
+        self.standing, self.masks = None, {}
         if self.recent is not None:
             self.recent = tuple(UnitsBefore(*(x.index_select(0, index) for x in units)) for units in self.recent)
 
@@ -192,7 +195,7 @@ class Columns:
         self._write()
         self._leave_inference_mode()
         window = self._reopened(count)
-        self.count, self.segmenter, self.recent, self.standing = count, None, None, None
+        self.count, self.segmenter, self.recent, self.standing, self.masks = count, None, None, None, {}
         self.written = self.noted = count
         for angles in self.angles:
             angles[:, count:] = 0.0
