@@ -75,7 +75,8 @@ class Transformer(nn.Module):
         """``valid`` is False at padding; ``ends`` are the caller's unit ends instead of the terminators; a unit
         whose first token is True in ``memory`` sees only itself. With a cache the tokens continue its rows, and no
         gradients are recorded. The processes of a ``group`` share texts: the tokens of each follow those of the one
-        before it, and all must call, forward and backward. Gradients of weights are to be summed over them.
+        before it, and all must call, forward and backward. Gradients of weights are to be summed over them. Without a
+        group, as ``torch.distributed.group.WORLD`` is None before ``init_process_group``, a process reads alone.
         """
         known = self._check(ids, valid, ends, memory)
         if group is not None:

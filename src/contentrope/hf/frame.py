@@ -182,26 +182,27 @@ def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> 
     return state
 
 
+def _is_next_token(columns: Columns | None, seq: int) -> bool:
+    """A single token after others: decoding, which should pay for as little as it can."""
+    return columns is not None and columns.count > 0 and seq == 1 and not torch.compiler.is_compiling()
+
+
 def _known(text: Text, columns: Columns | None, segmenter: Segmenter) -> list[int] | None:
     """The ids of single tokens after others as numbers: a device is then asked for them, and for nothing else."""
-    single = columns is not None and bool(columns.count) and text.ids.shape[1] == 1
     by_rule = text.valid is None and text.ends is None and isinstance(segmenter.rule, Terminators)
-    return text.ids[:, 0].tolist() if single and by_rule and can_be_read(text.ids) else None
+    is_asked = by_rule and _is_next_token(columns, text.ids.shape[1]) and can_be_read(text.ids)
+    return text.ids[:, 0].tolist() if is_asked else None
 
 
 def _masks(columns: Columns | None, units: Units, rule: PairRule) -> dict[Hashable, Tensor] | None:
     """Those that are kept, for a single token after others that sees all of them."""
-    single = columns is not None and bool(columns.count) and units.seq_length == 1
-    if not single or torch.is_grad_enabled() or torch.compiler.is_compiling() or rule.query_memory is not None:
-        return None
-    return dict(columns.masks) if columns is not None else None
+    sees_all = rule.query_memory is None and not torch.is_grad_enabled()
+    return dict(columns.masks) if columns and sees_all and _is_next_token(columns, units.seq_length) else None
 
 
 def _completes_any(columns: Columns | None, units: Units) -> bool:
     """A single token after others mostly closes nothing: decoding pays for no address then."""
-    if columns is None or not columns.count or units.seq_length > 1 or torch.compiler.is_compiling():
-        return True
-    return units.completes_any()
+    return not _is_next_token(columns, units.seq_length) or units.completes_any()
 
 
 def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairRule:
