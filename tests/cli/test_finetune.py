@@ -25,9 +25,10 @@ if not importlib.util.find_spec("transformers"):
     pytest.skip("needs transformers", allow_module_level=True)
 
 import contentrope.hf as chf
-from contentrope.experiments.retrofit.checkpoints import load_any, save_plain
 from contentrope.experiments.retrofit.reader import Reader
 from contentrope.experiments.retrofit.texts import encode, read_text
+from contentrope.hf.checkpoints import load_any
+from contentrope.hf.plain import save_plain
 from tests.experiments.retrofit.tiny import TOKENIZER, lively_reader, saved_original
 from tests.hf.models import tiny
 

@@ -99,12 +99,7 @@ class Finetune:
     """Where to compute."""
 
     def run(self) -> None:
-        from contentrope.experiments.retrofit.checkpoints import (
-            config_of,
-            key_heads,
-            load_tokenizer,
-            require_transformers,
-        )
+        from contentrope.hf.plain import config_of, key_heads, load_tokenizer, require_transformers
 
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
@@ -162,8 +157,9 @@ class Finetune:
         device: str,
         console: Console,
     ) -> None:
-        from contentrope.experiments.retrofit.checkpoints import load_model, save_converted
         from contentrope.experiments.retrofit.reader import Gated, Reader
+        from contentrope.hf.checkpoints import save_converted
+        from contentrope.hf.plain import load_model
 
         # Changes of low rank leave the weights as they are, so these may stay in their own precision.
         model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
@@ -207,7 +203,7 @@ class Finetune:
 
     def _whole(self, stepper: Stepper, tokenizer: Any, options: Addresses, ids: Encoded, device: str) -> Any:
         """The trained model in one piece, in the first process; the others only hand over their share of it."""
-        from contentrope.experiments.retrofit.checkpoints import load_model
+        from contentrope.hf.plain import load_model
 
         if stepper.team.size == 1:
             return stepper.model

@@ -7,8 +7,33 @@ model.generate(...)
 chf.detach(model)
 """
 
-from contentrope.hf.adapter import adapter_of
-from contentrope.hf.api import attach, detach, set_positions
-from contentrope.hf.files import load, save
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["adapter_of", "attach", "detach", "load", "save", "set_positions"]
+if TYPE_CHECKING:
+    from contentrope.hf.adapter import adapter_of
+    from contentrope.hf.api import attach, detach, set_positions
+    from contentrope.hf.files import load, save
+    from contentrope.hf.starting import lie_back
+
+_HOMES = {
+    "adapter_of": "adapter",
+    "attach": "api",
+    "detach": "api",
+    "lie_back": "starting",
+    "load": "files",
+    "save": "files",
+    "set_positions": "api",
+}
+__all__ = ["adapter_of", "attach", "detach", "lie_back", "load", "save", "set_positions"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: what looks at folders alone must not need transformers."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

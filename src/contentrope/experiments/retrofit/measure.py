@@ -66,8 +66,8 @@ class Retrofit(Configured):
 
     @cached_property
     def tokenizer(self) -> Any:
-        from contentrope.experiments.retrofit.characters import character_tokenizer
-        from contentrope.experiments.retrofit.checkpoints import load_tokenizer
+        from contentrope.hf.characters import character_tokenizer
+        from contentrope.hf.plain import load_tokenizer
 
         if self.config.model is None:
             return character_tokenizer(self.text.training)
@@ -82,8 +82,8 @@ class Retrofit(Configured):
         return self.text.description | {"symbols": len(self.tokenizer)} | tokens
 
     def check(self) -> None:
-        from contentrope.experiments.retrofit.checkpoints import config_of, key_heads, require_transformers
         from contentrope.experiments.retrofit.converting import check_units
+        from contentrope.hf.plain import config_of, key_heads, require_transformers
 
         options = [parse_conversion(variant).addresses for variant in self.variants]
         require_transformers(peft=any(found is not None and found.train == "lora" for found in options))
@@ -164,7 +164,8 @@ class Retrofit(Configured):
         )
 
     def _save(self, variant: str, seed: int, reader: Any, out: Path) -> None:
-        from contentrope.experiments.retrofit.checkpoints import save_converted, save_plain
+        from contentrope.hf.checkpoints import save_converted
+        from contentrope.hf.plain import save_plain
 
         save = save_plain if parse_conversion(variant).addresses is None else save_converted
         save(reader.model, self.tokenizer, folder_of(out, variant, seed) / "model")

@@ -13,14 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import contentrope.hf as chf
 from contentrope.errors import CheckpointError, InputError
-from contentrope.experiments.retrofit.checkpoints import (
-    is_checkpoint,
-    load_any,
-    load_model,
-    load_tokenizer,
-    save_converted,
-    write_folder,
-)
+from contentrope.files import write_folder
+from contentrope.hf.checkpoints import load_any, save_converted
+from contentrope.hf.layout import is_checkpoint
+from contentrope.hf.plain import load_model, load_tokenizer
 from tests.experiments.retrofit.tiny import LINES, TOKENIZER, addressed_reader, lively_reader, saved_original
 
 
