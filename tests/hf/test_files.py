@@ -39,7 +39,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "frequencies": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, {}, "frequency"),
     "layout": ("cohere", {}, {}, "pairs: 'interleaved' here, 'half'"),
     "layers": ("llama", {"num_hidden_layers": 3}, {}, "layers"),
-    "units": ("llama", {}, {"units": {5}}, "units.terminators"),
+    "units": ("llama", {}, {"units": {5}}, "units.parameters.ids"),
     "length": ("llama", {}, {"max_length": 8}, "max_length: 8 here, 7"),
 }
 

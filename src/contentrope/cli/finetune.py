@@ -158,8 +158,8 @@ class Finetune:
         console: Console,
     ) -> None:
         from contentrope.experiments.retrofit.reader import Gated, Reader
-        from contentrope.hf.checkpoints import save_converted
         from contentrope.hf.plain import load_model
+        from contentrope.hf.writing import save_pretrained
 
         # Changes of low rank leave the weights as they are, so these may stay in their own precision.
         model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
@@ -181,7 +181,7 @@ class Finetune:
             )
         whole = self._whole(stepper, tokenizer, options, ids, device)
         if whole is not None:
-            save_converted(whole.model, tokenizer, self.out / "model")
+            save_pretrained(whole.model, self.out / "model", tokenizer)
             found = _outcome(whole, last) | {"before": before, "after": self._perplexities(whole, ids)}
             found |= {"processes": stepper.team.size, "environment": environment(device)}
             write_json(self.out / "finetune.json", settings | found)

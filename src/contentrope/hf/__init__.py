@@ -4,7 +4,8 @@ import contentrope.hf as chf
 
 chf.attach(model, tokenizer, units="line", positions="global")
 model.generate(...)
-chf.detach(model)
+chf.save_pretrained(model, "converted", tokenizer)
+model = chf.from_pretrained("converted")
 """
 
 from importlib import import_module
@@ -13,19 +14,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contentrope.hf.adapter import adapter_of
     from contentrope.hf.api import attach, detach, set_positions
+    from contentrope.hf.checkpoints import from_pretrained
     from contentrope.hf.files import load, save
     from contentrope.hf.starting import lie_back
+    from contentrope.hf.writing import save_pretrained
 
 _HOMES = {
     "adapter_of": "adapter",
     "attach": "api",
     "detach": "api",
+    "from_pretrained": "checkpoints",
     "lie_back": "starting",
     "load": "files",
     "save": "files",
+    "save_pretrained": "writing",
     "set_positions": "api",
 }
-__all__ = ["adapter_of", "attach", "detach", "lie_back", "load", "save", "set_positions"]
+__all__ = [
+    "adapter_of",
+    "attach",
+    "detach",
+    "from_pretrained",
+    "lie_back",
+    "load",
+    "save",
+    "save_pretrained",
+    "set_positions",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -164,11 +164,14 @@ class Retrofit(Configured):
         )
 
     def _save(self, variant: str, seed: int, reader: Any, out: Path) -> None:
-        from contentrope.hf.checkpoints import save_converted
         from contentrope.hf.plain import save_plain
+        from contentrope.hf.writing import save_pretrained
 
-        save = save_plain if parse_conversion(variant).addresses is None else save_converted
-        save(reader.model, self.tokenizer, folder_of(out, variant, seed) / "model")
+        folder = folder_of(out, variant, seed) / "model"
+        if parse_conversion(variant).addresses is None:
+            save_plain(reader.model, self.tokenizer, folder)
+        else:
+            save_pretrained(reader.model, folder, self.tokenizer)
 
     def _untrained_facts(self, variant: str, reader: Any, out: Path, seed: int, device: str) -> dict[str, Any]:
         from contentrope.experiments.retrofit.original import FACTS
