@@ -99,7 +99,7 @@ class Finetune:
     """Where to compute."""
 
     def run(self) -> None:
-        from contentrope.hf.plain import config_of, key_heads, load_tokenizer, require_transformers
+        from contentrope.hf.plain import config_of, key_heads, load_tokenizer, require_embedded, require_transformers
 
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
@@ -108,7 +108,10 @@ class Finetune:
         require_transformers(peft=bool(self.lora))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
-        dealt_out(self.anchors, key_heads(config_of(self.model)))
+        original = config_of(self.model)
+        for part in (ids.training, ids.held_out):
+            require_embedded(part, original, self.model)
+        dealt_out(self.anchors, key_heads(original))
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
         if holds_this_run(self.out / "finetune.json", settings):

@@ -58,7 +58,7 @@ def checkpoint_named(name: str) -> str | None:
 
 def generate_text(name: str, prompt: str, sampling: Sampling, device: str) -> None:
     """Write the prompt and what follows it; a single sample appears as it is drawn."""
-    from contentrope.hf.plain import quiet, require_transformers
+    from contentrope.hf.plain import quiet, require_embedded, require_transformers
 
     require_transformers()
     from contentrope.hf.checkpoints import load_any
@@ -67,6 +67,7 @@ def generate_text(name: str, prompt: str, sampling: Sampling, device: str) -> No
     given = tokenizer(prompt, return_tensors="pt")["input_ids"].to(device)
     if not given.shape[1]:
         raise InputError(f"the prompt {prompt!r} has no tokens; give another")
+    require_embedded(given, model.config, name)
     segmenter = _segmenter(model) if sampling.stop_at_unit_end else None
     one = sampling.samples == 1
     options = sampling.options() | {"pad_token_id": _padding(tokenizer)}
