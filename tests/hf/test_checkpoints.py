@@ -157,6 +157,29 @@ def test_weights_are_saved_once(tmp_path: Path) -> None:
         assert not [name for name in file.keys() if name.startswith("contentrope")]  # noqa: SIM118
 
 
+def test_weights_may_lie_in_several_files(tmp_path: Path) -> None:
+    expected = saved("all", tmp_path / "saved")
+    model = chf.detach(converted("all", tmp_path / "again"))
+    (tmp_path / "saved" / "model.contentrope.safetensors").unlink()
+    config = (tmp_path / "saved" / "config.json").read_bytes()
+    model.save_pretrained(tmp_path / "saved", variant="contentrope", max_shard_size="4KB")
+    (tmp_path / "saved" / "config.json").write_bytes(config)
+    assert len(list((tmp_path / "saved").glob("model.contentrope-*"))) > 1
+    assert torch.equal(logits(chf.from_pretrained(tmp_path / "saved")), expected)
+    with pytest.raises(OSError, match="saved"):
+        LlamaForCausalLM.from_pretrained(tmp_path / "saved")
+    next((tmp_path / "saved").glob("model.contentrope-*")).unlink()
+    with pytest.raises(CheckpointError, match="saved"):
+        chf.from_pretrained(tmp_path / "saved")
+
+
+def test_a_configuration_may_hold_what_json_has_no_number_for(tmp_path: Path) -> None:
+    model = converted("all", tmp_path / "saved")
+    model.config.limit = [0.0, float("inf")]
+    chf.save_pretrained(model, tmp_path / "saved", TOKENIZER)
+    assert chf.from_pretrained(tmp_path / "saved").config.limit == [0.0, float("inf")]
+
+
 @pytest.mark.parametrize("kind", CONVERSIONS)
 def test_the_card_says_how_to_load_it(kind: str, tmp_path: Path) -> None:
     saved(kind, tmp_path / "saved")
