@@ -106,12 +106,12 @@ class Finetune:
         require_folder(self.out)
         options = self._options()
         require_transformers(peft=bool(self.lora))
+        original = config_of(self.model)
+        dealt_out(self.anchors, key_heads(original))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
-        original = config_of(self.model)
         for part in (ids.training, ids.held_out):
             require_embedded(part, original, self.model)
-        dealt_out(self.anchors, key_heads(original))
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
         if holds_this_run(self.out / "finetune.json", settings):
