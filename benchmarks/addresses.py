@@ -27,7 +27,7 @@ ROWS = [("0.8M", 40), ("85M", 40), ("302M", 40), ("680M", 40), ("85M at 32768", 
 
 
 def measure(row: Row, unit: int, repeats: int, device: str = "cuda") -> dict[str, Any]:
-    from contentrope.descriptor.projection import projected  # triton is needed only here
+    from contentrope.kernels.address.projection import projected  # triton is needed only here
 
     dim, slots = row.model.dim, (row.batch, row.length)
     slot = (torch.arange(row.length, device=device) // unit).expand(slots).contiguous()

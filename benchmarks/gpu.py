@@ -24,9 +24,9 @@ import torch.nn.functional as F
 import contentrope as cr
 from benchmarks.timing import positive
 from contentrope.attention import PairRule, fused
+from contentrope.kernels.rotary import Turns, turns_of
 from contentrope.results import environment, write_json
 from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
-from contentrope.turned import Turns, turns_of
 
 HEADS, HEAD_DIM, TOKENS, UNIT = 16, 64, 32768, 40
 

@@ -30,11 +30,11 @@ from contentrope.results import environment, write_json
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
     "tests/attention/test_gpu.py",
-    "tests/attention/test_fused_together.py",
-    "tests/test_turned.py",
-    "tests/test_turned_shares.py",
-    "tests/test_descriptor.py",
-    "tests/test_projection.py",
+    "tests/kernels/attention/test_packed.py",
+    "tests/kernels/test_rotary.py",
+    "tests/kernels/test_rotary_sums.py",
+    "tests/kernels/test_address.py",
+    "tests/kernels/test_address_projection.py",
 ]
 """All that run kernels where there is a GPU."""
 TOOLS: dict[str, list[str]] = {

@@ -38,3 +38,13 @@ def poisoned_memory() -> Iterator[None]:
     assert torch.empty(1, device="cuda" if torch.cuda.is_available() else "cpu").isnan()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def far_keys_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every unit's reach counts, however short the text. Without a GPU the CPU's plain attention stands in for its."""
+    from contentrope.kernels.attention import far
+
+    monkeypatch.setattr(far, "WORTH", 2)
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(far, "_library_can", lambda query: True)

@@ -59,7 +59,7 @@ def test_all_files_are_there_and_have_cases(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_some_can_be_selected() -> None:
-    (name,) = gpu_checks.collected(["tests/test_turned_shares.py"], "same and not promises")
+    (name,) = gpu_checks.collected(["tests/kernels/test_rotary_sums.py"], "same and not promises")
     assert name.endswith("::test_the_same_every_time")
 
 

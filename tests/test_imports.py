@@ -21,9 +21,10 @@ OPTIONAL = (
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
-    {"errors", "checks", "config", "files", "launching", "operators", "version"},
+    {"errors", "checks", "config", "files", "version"},
     {"rotary", "stacked", "units"},
-    {"address", "anchors", "attention", "cache", "descriptor", "parallel", "turned"},
+    {"kernels"},
+    {"address", "anchors", "attention", "cache", "parallel"},
     {"frames"},
     {"schemes"},
     {"model"},

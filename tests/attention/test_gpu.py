@@ -9,8 +9,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import contentrope as cr
-from contentrope.attention.fused import far
-from contentrope.attention.fused.tuning import NARROW, WIDE, Tile, tiles_for
+from contentrope.kernels.attention import far
+from contentrope.kernels.tuning import NARROW, WIDE, Tile, tiles_for
 from tests.support import LEARNED, lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 from tests.support.tiles import first_and_smallest, tried

@@ -228,7 +228,7 @@ def test_one_kernel_turns_the_way_the_model_does(backwards: bool) -> None:
 def test_queries_and_keys_are_turned_by_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both layouts of pairs, dimensions that do not turn, several turnings, and layers that read by their own."""
     pytest.importorskip("triton")
-    from contentrope.turned import operator
+    from contentrope.kernels.rotary import operator
 
     calls, real = [], operator.turned_states
     monkeypatch.setattr(operator, "turned_states", lambda *given: calls.append(1) or real(*given))

@@ -10,11 +10,11 @@ import torch
 
 import contentrope as cr
 from contentrope.attention import PairRule, fused
-from contentrope.attention.fused import far, together
-from contentrope.descriptor import operator as descriptor
-from contentrope.descriptor import projection
+from contentrope.kernels.address import operator as descriptor
+from contentrope.kernels.address import projection
+from contentrope.kernels.attention import far, together
+from contentrope.kernels.rotary import turns_of
 from contentrope.rotary import Rotation
-from contentrope.turned import turns_of
 from tests.support.tiles import tried
 
 LENGTH = 331

@@ -14,12 +14,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from contentrope.attention.fused import launch
-from contentrope.attention.fused.tuning import tiles_for
-from contentrope.descriptor import operator as descriptor
-from contentrope.descriptor import projection
-from contentrope.turned import launch as turning
-from contentrope.turned import shares
+from contentrope.kernels.address import operator as descriptor
+from contentrope.kernels.address import projection
+from contentrope.kernels.attention import launch
+from contentrope.kernels.rotary import launch as turning
+from contentrope.kernels.rotary import shares
+from contentrope.kernels.tuning import tiles_for
 from tests.support.all_kernels import run_all
 
 TYPES = {

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from contentrope import launching
-from contentrope.attention.fused import tuning
-from contentrope.attention.fused.tuning import Tile
+from contentrope.kernels import launch, tuning
+from contentrope.kernels.tuning import Tile
 
 Choose = Callable[[str, list[Tile]], list[Tile]]
 """Of a kernel's name and what would be tried, what is tried."""
@@ -43,7 +42,7 @@ def _changed(name: str, value: Any) -> Iterator[None]:
 
 def _forget() -> None:
     tuning.tuned.cache_clear()
-    launching._found.clear()
+    launch._found.clear()
 
 
 def first_and_smallest(kernel: str, tiles: list[Tile]) -> list[Tile]:

@@ -22,8 +22,8 @@ from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.pairs import aligned, no_competition, silence_padding, with_room
 from contentrope.cache import Cache
 from contentrope.frames.chunk import Chunk, Projected
+from contentrope.kernels.rotary import Turns, turns_of
 from contentrope.rotary import Rotation, rotate, rotation_of
-from contentrope.turned import Turns, turns_of
 from contentrope.units import SegmenterState, Units
 
 

@@ -23,8 +23,8 @@ from contentrope.hf.keys import Window
 from contentrope.hf.reading import Embed, Reading, Text, anchored, completing, window_of
 from contentrope.hf.rotary import Turning
 from contentrope.hf.state import Columns, ColumnsLayer, Standing
+from contentrope.kernels.rotary import Turns, turns_at_place
 from contentrope.rotary import Rotation
-from contentrope.turned import Turns, turns_at_place
 from contentrope.units import Segmenter, SegmenterState, Terminators, Units
 
 

@@ -71,8 +71,8 @@ class Content(nn.Module):
     def _angles_in_two_kernels(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
         """The normalised descriptors, and the angles of those slots that are units."""
         fused.require_device(chunk.embedded)
-        from contentrope.descriptor.operator import unit_descriptors  # triton is needed only here
-        from contentrope.descriptor.projection import projected
+        from contentrope.kernels.address.operator import unit_descriptors  # triton is needed only here
+        from contentrope.kernels.address.projection import projected
 
         norm, project, local, rotary = self.address.norm, self.address.project, reading.local, self.config.rotary
         normed, *_ = unit_descriptors(

@@ -1,0 +1,125 @@
+"""Addressed attention in one kernel, forward and backward, as fast as plain attention (Triton, CUDA).
+
+Keys left of the units of a tile of queries are read addressed and unmasked, as plain attention reads them; only between
+there and the diagonal are both versions of the keys needed. Keys further left than any unit is long can be left to a
+library's plain attention, whose result the kernels go on from. Nothing of size tokens x tokens is written, and nothing
+is prepared but the column where each unit begins. The kernels are in ``contentrope.kernels.attention``.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
+from contentrope.config import PairLayout
+from contentrope.errors import BackendError
+from contentrope.kernels.launch import is_interpreted
+from contentrope.kernels.ops import as_bytes
+from contentrope.kernels.rotary import Turns
+
+LARGEST_HEAD = 256
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
+    value: Float[Tensor, "batch kv_heads keys head_dim"],
+    rule: PairRule,
+    *,
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    dropout: float = 0.0,
+    scale: float,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    _refuse_what_it_cannot_do(query, rule, dropout, scale)
+    from contentrope.kernels.attention import operator  # triton is needed only here
+
+    facts = _facts(rule, competition, query.shape[1])
+    out, _ = operator.attention(query, local_key, addressed_key, value, *facts, scale, _longest(rule))
+    return silence_padding(out, rule)
+
+
+def attend_together(
+    together: Float[Tensor, "batch queries all_heads head_dim"],
+    kv_heads: int,
+    turns: Turns,
+    layout: PairLayout,
+    rule: PairRule,
+    *,
+    competition: float | Float[Tensor, "heads"] = 0.0,
+    scale: float,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """:func:`attend` of queries, keys and values that one projection gave side by side, turned here.
+
+    Their gradient is one tensor too. Parts of it from several operators would have to be copied together.
+    """
+    _refuse_what_it_cannot_do(together, rule, 0.0, scale)
+    from contentrope.kernels.attention import together as whole
+
+    facts = _facts(rule, competition, together.shape[2] - 2 * kv_heads)
+    settings = kv_heads, layout == "interleaved", scale, _longest(rule)
+    out, *_ = whole.attention(together, turns.angles, *turns[:6], *facts, *settings)
+    return silence_padding(out, rule)
+
+
+def _facts(rule: PairRule, competition: float | Tensor, heads: int) -> tuple[Tensor | None, ...]:
+    """The pair rule, and what is added to the scores of the own unit (None: nothing), as the kernels read them."""
+    bonus = None
+    if not no_competition(competition):
+        bonus = for_heads(rule.own_unit_bonus(competition, torch.float32), heads)
+        bonus = bonus.expand(len(rule.start), heads, -1).contiguous()
+    pairs = rule.memo.get("fused")
+    if pairs is None:
+        pairs = rule.memo["fused"] = _pairs(rule)
+    return *pairs, bonus
+
+
+def _longest(rule: PairRule) -> int | None:
+    """How far to the left a query may read local keys; None: not known, or not all further keys are seen."""
+    sees_all_far_keys = rule.query_valid is None and rule.query_memory is None
+    if not sees_all_far_keys or rule.longest is None:
+        return None
+    return rule.longest if rule.spared is None else rule.longest * (1 + rule.spared.most)
+
+
+def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
+    """Starts, the least column of the band from each query on, from which query on a key is left of all bands, what is
+    spared by head, from where on keys are read local, tokens that are not padding, memory queries."""
+    start = left = rule.start.int().contiguous()
+    local_start = start.masked_fill(rule.closes, rule.query_count)  # a query that closes its unit reads nothing local
+    spared = None
+    if rule.spared is not None:
+        spared = rule.spared.start.int().contiguous()
+        left = spared.amin(1)
+    if rule.query_valid is not None:  # padding begins where it stands, which may be right of an open unit's start
+        left = left.flip(1).cummin(1).values.flip(1).contiguous()
+    flags = (None if flag is None else as_bytes(flag).contiguous() for flag in (rule.key_valid, rule.query_memory))
+    columns = torch.arange(rule.key_count, dtype=torch.int32, device=left.device).expand_as(left).contiguous()
+    until = torch.searchsorted(left, columns, right=True, out_int32=True)
+    return start, left, until, spared, local_start, *flags
+
+
+def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float, scale: float) -> None:
+    if query.dtype == torch.float64:
+        raise BackendError("backend 'fused' has no float64; use backend='reference' or 'tiled'")
+    if dropout:
+        raise BackendError(f"backend 'fused' has no dropout (got {dropout}); use backend='tiled' or dropout=0")
+    if scale <= 0:
+        raise BackendError(f"backend 'fused' needs a positive scale, got {scale}; use backend='tiled'")
+    if rule.offset:
+        raise BackendError("backend 'fused' reads whole sequences, not cached ones; use backend='tiled'")
+    if query.shape[-1] > LARGEST_HEAD:
+        raise BackendError(f"backend 'fused' has heads of at most {LARGEST_HEAD}, got {query.shape[-1]}; use 'tiled'")
+    require_device(query)
+
+
+def runs_on(device: torch.device) -> bool:
+    """Kernels run on a GPU, or in Triton's interpreter."""
+    return device.type == "cuda" or is_interpreted()
+
+
+def require_device(tensor: Tensor) -> None:
+    if not runs_on(tensor.device):
+        raise BackendError(f"backend 'fused' needs CUDA tensors, got {tensor.device}; use backend='tiled'")
