@@ -27,7 +27,7 @@ ROWS = [("0.8M", 40), ("85M", 40), ("302M", 40), ("680M", 40), ("85M at 32768", 
 
 
 def measure(row: Row, unit: int, repeats: int, device: str = "cuda") -> dict[str, Any]:
-    from contentrope.kernels.address.projection import projected  # triton is needed only here
+    from contentrope.kernels.address import unit_angles  # triton is needed only here
 
     dim, slots = row.model.dim, (row.batch, row.length)
     slot = (torch.arange(row.length, device=device) // unit).expand(slots).contiguous()
@@ -39,7 +39,7 @@ def measure(row: Row, unit: int, repeats: int, device: str = "cuda") -> dict[str
     grad = torch.randn(*slots, dim // 2, device=device) * (torch.arange(row.length, device=device) < units)[:, None]
     sides: dict[str, Callable[[], Tensor]] = {
         "baseline": lambda: F.linear(normed, weight, bias),
-        "ours": lambda: projected(normed, slot, weight, bias),
+        "ours": lambda: unit_angles(normed, slot, weight, bias),
     }
     exact = F.linear(*(leaf.detach().double() for leaf in leaves))[:, :units]
     found: dict[str, Any] = {"row": row.name, "batch": row.batch, "length": row.length, "dim": dim, "unit": unit}

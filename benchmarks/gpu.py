@@ -24,7 +24,6 @@ import torch.nn.functional as F
 import contentrope as cr
 from benchmarks.timing import positive
 from contentrope.attention import PairRule, fused
-from contentrope.kernels.rotary import Turns, turns_of
 from contentrope.results import environment, write_json
 from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
 
@@ -49,10 +48,12 @@ def by_flex(projected: torch.Tensor, local: Rotation, angles: torch.Tensor, unit
     return cr.addressed_attention(*rotated(projected, local), units, angles, backend="flex")
 
 
-def by_fused(projected: torch.Tensor, turns: Turns, angles: torch.Tensor, units: cr.Units) -> torch.Tensor:
+def by_fused(
+    projected: torch.Tensor, rotations: fused.FusedRotations, angles: torch.Tensor, units: cr.Units
+) -> torch.Tensor:
     """As a layer of a model does it."""
-    turns = turns._replace(angles=angles)
-    return fused.attend_together(projected, HEADS, turns, "half", PairRule.among(units), scale=HEAD_DIM**-0.5)
+    rotations = rotations._replace(angles=angles)
+    return fused.attend_packed(projected, HEADS, rotations, "half", PairRule.among(units), scale=HEAD_DIM**-0.5)
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
@@ -94,7 +95,7 @@ def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
     by_position = rotations(torch.arange(seq, device="cuda")[None], seq)
     local = rotations(units.local, 256)
     ours = by_fused if backend == "fused" else by_flex
-    places = turns_of(local, by_unit, units.unit, units.closes) if backend == "fused" else local
+    places = fused.rotations_of(local, by_unit, units.unit, units.closes) if backend == "fused" else local
     sides = {
         "baseline": (torch.compile(plain), (projected, by_position), (projected,)),
         "ours": (torch.compile(ours), (projected, places, by_token, units), (projected, by_token)),

@@ -43,8 +43,8 @@ def poisoned_memory() -> Iterator[None]:
 @pytest.fixture
 def far_keys_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every unit's reach counts, however short the text. Without a GPU the CPU's plain attention stands in for its."""
-    from contentrope.kernels.attention import far
+    from contentrope.kernels.attention import ops  # triton is needed only here
 
-    monkeypatch.setattr(far, "WORTH", 2)
+    monkeypatch.setattr(ops, "FAR_WORTH", 2)
     if not torch.cuda.is_available():
-        monkeypatch.setattr(far, "_library_can", lambda query: True)
+        monkeypatch.setattr(ops, "_library_can", lambda query: True)

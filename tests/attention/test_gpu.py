@@ -9,7 +9,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import contentrope as cr
-from contentrope.kernels.attention import far
+from contentrope.kernels.attention.ops import reach_of
 from contentrope.kernels.tuning import NARROW, WIDE, Tile, tiles_for
 from tests.support import LEARNED, lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
@@ -129,7 +129,7 @@ def test_far_keys_too_keep_earlier_logits_to_the_last_bit(t: int) -> None:
     """In bfloat16 long texts leave their far keys to a library."""
     model = lively_model("content", dtype=torch.bfloat16, dim=64, max_unit_length=50, backend="fused").cuda()
     ids = random_ids(2, 800, seed=4).cuda()
-    assert far.reach_of(torch.zeros(2, 4, 800, 16, dtype=torch.bfloat16, device="cuda"), 50) == 64
+    assert reach_of(torch.zeros(2, 4, 800, 16, dtype=torch.bfloat16, device="cuda"), 50) == 64
     changed = ids.clone()
     changed[:, t + 1 :] = random_ids(2, 800, seed=t, end_rate=0.6).cuda()[:, t + 1 :]
     assert torch.equal(model(changed)[:, : t + 1], model(ids)[:, : t + 1])

@@ -228,10 +228,10 @@ def test_one_kernel_turns_the_way_the_model_does(backwards: bool) -> None:
 def test_queries_and_keys_are_turned_by_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both layouts of pairs, dimensions that do not turn, several turnings, and layers that read by their own."""
     pytest.importorskip("triton")
-    from contentrope.kernels.rotary import operator
+    from contentrope.kernels import rotary
 
-    calls, real = [], operator.turned_states
-    monkeypatch.setattr(operator, "turned_states", lambda *given: calls.append(1) or real(*given))
+    calls, real = [], rotary.rotated_states
+    monkeypatch.setattr(rotary, "rotated_states", lambda *given: calls.append(1) or real(*given))
     model, ids = attached(name, dtype=torch.float32).train(), random_ids(2, 21)
     found = {}
     for backend in ("reference", "fused"):

@@ -28,18 +28,18 @@ def random(*shape: int) -> Tensor:
 def defined(
     x: Tensor, units: cr.Units, angles: Tensor, weight: Tensor, bias: Tensor, head_dim: int, layout: Any
 ) -> Tensor:
-    turned = rotate(x.unflatten(-1, (-1, head_dim)), Rotation(angles.cos(), angles.sin()), layout).flatten(-2)
-    sums = sum_by_unit(turned, units, units.unit)
+    rotated = rotate(x.unflatten(-1, (-1, head_dim)), Rotation(angles.cos(), angles.sin()), layout).flatten(-2)
+    sums = sum_by_unit(rotated, units, units.unit)
     return F.layer_norm(sums.total / sums.tokens.clamp(min=1)[..., None], weight.shape, weight, bias, 1e-5)
 
 
 def fused(
     x: Tensor, units: cr.Units, angles: Tensor, weight: Tensor, bias: Tensor, head_dim: int, layout: Any
 ) -> Tensor:
-    from contentrope.kernels.address.operator import unit_descriptors
+    from contentrope.kernels.address import unit_descriptors
 
-    turns = angles.cos().float(), angles.sin().float()
-    return unit_descriptors(x, units.unit, *turns, weight, bias, 1e-5, head_dim, layout == "interleaved")[0]
+    rotation = angles.cos().float(), angles.sin().float()
+    return unit_descriptors(x, units.unit, *rotation, weight, bias, 1e-5, head_dim, layout == "interleaved")[0]
 
 
 def require_equal(
@@ -88,7 +88,7 @@ def test_units_longer_than_what_is_summed_at_once(longest: int) -> None:
 
 @pytest.mark.parametrize("longest", [1, 7, 50])
 def test_wide_embeddings_of_which_few_are_summed_at_once(longest: int) -> None:
-    from contentrope.kernels.address.operator import _tokens_at_once
+    from contentrope.kernels.address import _tokens_at_once
 
     assert _tokens_at_once(3 * 1000) == 2
     require_equal(3, 1000, 400, "half", seq=50, end_rate=0.0, longest=longest)
@@ -100,7 +100,7 @@ def test_every_number_is_written(poisoned_memory: None) -> None:
 
 
 def test_the_operator_keeps_its_promises() -> None:
-    from contentrope.kernels.address.operator import unit_descriptors
+    from contentrope.kernels.address import unit_descriptors
 
     units = cr.segment(random_ids(2, 12).to(DEVICE), cr.Terminators({0}))
     leaves = [random(*size).float().requires_grad_() for size in ((2, 12, 8), (8,), (8,))]

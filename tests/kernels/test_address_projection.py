@@ -11,7 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from contentrope.kernels.address.projection import FEW, MANY, MANY_FROM, projected
+from contentrope.kernels.address import FEW, MANY, MANY_FROM, unit_angles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -35,7 +35,7 @@ class Example:
 
     def found(self) -> list[Tensor]:
         normed, weight, bias = (leaf.detach().float().requires_grad_() for leaf in self.leaves)
-        angles = projected(normed, self.slot, weight, bias)
+        angles = unit_angles(normed, self.slot, weight, bias)
         grads = torch.autograd.grad((angles * self.weights.float()).sum(), (normed, weight, bias))
         return [angles.detach(), *grads]
 
@@ -94,12 +94,12 @@ def test_a_weight_that_lies_the_other_way_round() -> None:
     example = Example([20, 5], 30, 20, 10)
     normed, weight, bias = (leaf.float() for leaf in example.leaves)
     lying = weight.t().contiguous().t()
-    assert torch.equal(projected(normed, example.slot, lying, bias), projected(normed, example.slot, weight, bias))
+    assert torch.equal(unit_angles(normed, example.slot, lying, bias), unit_angles(normed, example.slot, weight, bias))
 
 
 def test_no_text_gives_no_gradient() -> None:
     normed, weight, bias = (torch.randn(*size, device=DEVICE, requires_grad=True) for size in ((1, 0, 8), (4, 8), (4,)))
-    angles = projected(normed, torch.zeros(1, 0, dtype=torch.int64, device=DEVICE), weight, bias)
+    angles = unit_angles(normed, torch.zeros(1, 0, dtype=torch.int64, device=DEVICE), weight, bias)
     assert angles.shape == (1, 0, 4)
     grads = torch.autograd.grad(angles.sum(), (normed, weight, bias))
     assert [float(grad.abs().sum()) for grad in grads] == [0, 0, 0]
@@ -108,4 +108,4 @@ def test_no_text_gives_no_gradient() -> None:
 def test_the_operator_keeps_its_promises() -> None:
     example = Example([3, 12], 12, 8, 4)
     normed, weight, bias = (leaf.float().requires_grad_() for leaf in example.leaves)
-    torch.library.opcheck(projected.known, (normed, example.slot, weight, bias))
+    torch.library.opcheck(unit_angles.known, (normed, example.slot, weight, bias))

@@ -29,16 +29,16 @@ def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr[-3000:]
     found = Counter(line.split()[0] for line in finished.stdout.splitlines())
     assert found == {
-        "kernels.attention.forward.forward_kernel": 5,
-        "kernels.attention.backward.prepare_kernel": 5,
-        "kernels.attention.backward.backward_kernel": 5,
-        "kernels.rotary.kernels.forward_kernel": 5,
-        "kernels.rotary.kernels.backward_kernel": 5,
-        "kernels.rotary.kernels.sum_kernel": 5,
-        "kernels.address.kernels.forward_kernel": 2,
-        "kernels.address.kernels.backward_kernel": 2,
-        "kernels.address.products.rows_kernel": 4,
-        "kernels.address.products.weight_kernel": 2,
+        "kernels.attention.kernels.forward_kernel": 5,
+        "kernels.attention.kernels.prepare_kernel": 5,
+        "kernels.attention.kernels.backward_kernel": 5,
+        "kernels.rotary.rotate_kernel": 5,
+        "kernels.rotary.rotate_backward_kernel": 5,
+        "kernels.rotary.sum_by_unit_kernel": 5,
+        "kernels.address.describe_kernel": 2,
+        "kernels.address.describe_backward_kernel": 2,
+        "kernels.address.project_kernel": 4,
+        "kernels.address.project_weight_kernel": 2,
     }
     for flag in ("HAS_SPARED", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR"):
         assert flag in finished.stdout

@@ -39,8 +39,8 @@ def _same_shape(x: Tensor, factor: float) -> Tensor:
 
 
 scaled = Differentiable(
-    Operator("test_scaled", _scaled, _same_shape),
-    Operator("test_scaled_backward", _scaled_backward, _same_shape),
+    Operator("test_scaled(Tensor x, float factor) -> Tensor", _scaled, _same_shape),
+    Operator("test_scaled_backward(Tensor grad, float factor) -> Tensor", _scaled_backward, _same_shape),
     _keep,
     _differentiate,
 )

@@ -1,4 +1,4 @@
-"""Queries and keys turned in one kernel, on a GPU or in Triton's interpreter, against rotations in float64."""
+"""Queries and keys rotated in one kernel, on a GPU or in Triton's interpreter, against rotations in float64."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.kernels.rotary import turns_at_place, turns_of
+from contentrope.attention.fused import address_rotations, rotations_of
 from contentrope.rotary import Rotation, rotate, rotation_of
 
 triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
 
-from contentrope.kernels.rotary.kernels import packed_offsets  # noqa: E402
+from contentrope.kernels.rotary import packed_offsets  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
@@ -66,8 +66,8 @@ def defined(example: Example, query: Tensor, key: Tensor, angles: Tensor, layout
 
 def in_one_kernel(example: Example, query: Tensor, key: Tensor, angles: Tensor, layout: Any) -> list[Tensor]:
     local = Rotation(example.place.cos().float(), example.place.sin().float())
-    turns = turns_of(local, angles.float(), example.units.unit, example.units.closes)
-    return list(turns.of(query, key, layout))
+    rotations = rotations_of(local, angles.float(), example.units.unit, example.units.closes)
+    return list(rotations.of(query, key, layout))
 
 
 def require_equal(example: Example, layout: str = "half", dtype: torch.dtype = torch.float32) -> None:
@@ -125,9 +125,9 @@ def test_the_parts_of_one_product_are_read_where_they_lie() -> None:
     together = torch.cat((example.query, example.key, example.key), dim=2).float()
     query, key, _ = together.split(2, dim=2)
     assert not query.is_contiguous()
-    turned = query.transpose(2, 3).contiguous().transpose(2, 3)  # dimensions apart
+    rotated = query.transpose(2, 3).contiguous().transpose(2, 3)  # dimensions apart
     expected = in_one_kernel(example, query.contiguous(), key.contiguous(), example.angles, "half")
-    for states in ((query, key), (turned, key)):
+    for states in ((query, key), (rotated, key)):
         for found, exact in zip(in_one_kernel(example, *states, example.angles, "half"), expected, strict=True):
             assert torch.equal(found, exact)
 
@@ -135,12 +135,12 @@ def test_the_parts_of_one_product_are_read_where_they_lie() -> None:
 def test_zero_addresses_change_nothing() -> None:
     example = Example()
     query, key = example.query.float(), example.key.float()
-    turned, local, addressed = in_one_kernel(example, query, key, torch.zeros_like(example.angles), "half")
+    rotated, local, addressed = in_one_kernel(example, query, key, torch.zeros_like(example.angles), "half")
     assert torch.equal(local, addressed)
     open_ones = ~example.units.closes
     other = in_one_kernel(example, query, key, example.angles, "half")[0]
-    assert torch.equal(turned[open_ones], other[open_ones])
-    assert not torch.equal(turned, other)
+    assert torch.equal(rotated[open_ones], other[open_ones])
+    assert not torch.equal(rotated, other)
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -158,9 +158,9 @@ def test_queries_and_keys_that_are_at_their_places(
             closing = address.only_where(example.units.closes)
             outputs = [rotate(query, closing, layout), rotate(key, address, layout)]
         else:
-            turned, local, addressed = turns_at_place(angles, example.units.closes).of(query, key, layout)
+            rotated, local, addressed = address_rotations(angles, example.units.closes).of(query, key, layout)
             assert local is key
-            outputs = [turned, addressed]
+            outputs = [rotated, addressed]
         loss = sum((out * weight.to(out.dtype)).sum() for out, weight in zip(outputs, weights, strict=True))
         results.append([*outputs, *torch.autograd.grad(torch.as_tensor(loss), (query, key, angles))])
     for exact, found in zip(*results, strict=True):
@@ -182,15 +182,15 @@ def test_every_number_is_written(poisoned_memory: None) -> None:
 
 
 def test_the_operator_keeps_its_promises() -> None:
-    from contentrope.kernels.rotary.operator import turned_states
+    from contentrope.kernels.rotary import rotated_states
 
     example = Example(seq=12)
     query, key, angles = (leaf.float().requires_grad_() for leaf in example.leaves)
     local = Rotation(example.place.cos().float(), example.place.sin().float())
-    turns = turns_of(local, angles, example.units.unit, example.units.closes)
-    by_token = turns.angles.detach().requires_grad_()  # type: ignore[union-attr]
-    torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, True))
-    torch.library.opcheck(turned_states.known, (query, key, by_token, *turns[:6], False, False))
+    rotations = rotations_of(local, angles, example.units.unit, example.units.closes)
+    by_token = rotations.angles.detach().requires_grad_()  # type: ignore[union-attr]
+    torch.library.opcheck(rotated_states.known, (query, key, by_token, *rotations[:6], False, True))
+    torch.library.opcheck(rotated_states.known, (query, key, by_token, *rotations[:6], False, False))
 
 
 @triton.jit

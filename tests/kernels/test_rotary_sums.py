@@ -10,7 +10,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from contentrope.kernels.rotary.shares import TOKENS_AT_ONCE, shared_angles
+from contentrope.kernels.rotary import TOKENS_AT_ONCE, shared_angles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

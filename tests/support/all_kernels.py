@@ -10,10 +10,8 @@ import torch
 
 import contentrope as cr
 from contentrope.attention import PairRule, fused
-from contentrope.kernels.address import operator as descriptor
-from contentrope.kernels.address import projection
-from contentrope.kernels.attention import far, together
-from contentrope.kernels.rotary import turns_of
+from contentrope.kernels import address
+from contentrope.kernels.attention import ops
 from contentrope.rotary import Rotation
 from tests.support.tiles import tried
 
@@ -30,9 +28,9 @@ def run_all(device: str) -> list[torch.Tensor]:
         *read(device, heads=2, kv_heads=2, head_dim=32, competition=1.0, dtype=torch.float32),
         *summed_up(device),
     ]
-    with mock.patch.object(projection, "MANY_FROM", 0):
+    with mock.patch.object(address, "MANY_FROM", 0):
         found += summed_up(device)
-    with mock.patch.object(far, "WORTH", 2), mock.patch.object(far, "_library_can", return_value=True):
+    with mock.patch.object(ops, "FAR_WORTH", 2), mock.patch.object(ops, "_library_can", return_value=True):
         return [*found, *read(device, heads=2, kv_heads=2, head_dim=64, longest=16)]
 
 
@@ -49,18 +47,18 @@ def read(
     longest: int = 256,
     dtype: torch.dtype = torch.bfloat16,
 ) -> list[torch.Tensor]:
-    """One layer, its queries, keys and values turned and read."""
+    """One layer, its queries, keys and values rotated and read."""
     ids = torch.arange(LENGTH, device=device)[None] % 7
     some = (torch.arange(LENGTH, device=device) < LENGTH // 2)[None]
     marks = {"valid": some if padded else None, "memory": some if memory else None}
     units = cr.segment(ids, cr.Terminators({0}), max_length=longest, **marks)
     angles = torch.randn(1, LENGTH, kv_heads, head_dim // 2, device=device, requires_grad=True)
     place = torch.randn(1, LENGTH, 1, head_dim // 2, device=device)
-    turns = turns_of(Rotation(place.cos(), place.sin()), angles, units.unit, units.closes)
+    rotations = fused.rotations_of(Rotation(place.cos(), place.sin()), angles, units.unit, units.closes)
     given = torch.randn(1, LENGTH, heads + 2 * kv_heads, head_dim, device=device).to(dtype).requires_grad_()
     rule = PairRule.among(units, spare)
-    facts = *turns[:6], *fused._facts(rule, competition, heads)
-    out, *_ = together.attention._recorded(given, turns.angles, *facts, kv_heads, False, 0.1, fused._longest(rule))
+    facts = *rotations[:6], *fused._facts(rule, competition, heads)
+    out, *_ = ops.packed_attention.recorded(given, rotations.angles, *facts, kv_heads, False, 0.1, fused._longest(rule))
     out.sum().backward()
     assert given.grad is not None
     assert angles.grad is not None
@@ -72,9 +70,9 @@ def summed_up(device: str) -> list[torch.Tensor]:
     embedded = torch.randn(1, LENGTH, 192, device=device, requires_grad=True)
     slot, turn = torch.arange(LENGTH, device=device)[None] // 8, torch.randn(1, LENGTH, 1, 48, device=device)
     norm = torch.ones(192, device=device), torch.zeros(192, device=device), 1e-5
-    normed, *_ = descriptor.unit_descriptors._recorded(embedded, slot, turn.cos(), turn.sin(), *norm, 96, False)
+    normed, *_ = address.unit_descriptors.recorded(embedded, slot, turn.cos(), turn.sin(), *norm, 96, False)
     weight, bias = (torch.randn(*size, device=device, requires_grad=True) for size in ((96, 192), (96,)))
-    projection.projected._recorded(normed, slot, weight, bias).sum().backward()
+    address.unit_angles.recorded(normed, slot, weight, bias).sum().backward()
     assert embedded.grad is not None
     assert weight.grad is not None
     assert bias.grad is not None

@@ -14,11 +14,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from contentrope.kernels.address import operator as descriptor
-from contentrope.kernels.address import projection
-from contentrope.kernels.attention import launch
-from contentrope.kernels.rotary import launch as turning
-from contentrope.kernels.rotary import shares
+from contentrope.kernels import address, rotary
+from contentrope.kernels.attention import ops
 from contentrope.kernels.tuning import tiles_for
 from tests.support.all_kernels import run_all
 
@@ -53,8 +50,8 @@ def recorded() -> list[Launch]:
             }
         launches.append((kernel, (*tensors, *numbers), constants))
 
-    launch.tuned = lambda kernel: kernel
-    for module in (launch, turning, shares, descriptor, projection):
+    ops.tuned = lambda kernel: kernel
+    for module in (ops, rotary, address):
         module.start = record  # type: ignore[attr-defined]
     run_all("cpu")
     return launches

@@ -8,8 +8,10 @@ is prepared but the column where each unit begins. The kernels are in ``contentr
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
@@ -17,9 +19,71 @@ from contentrope.config import PairLayout
 from contentrope.errors import BackendError
 from contentrope.kernels.launch import is_interpreted
 from contentrope.kernels.ops import as_bytes
-from contentrope.kernels.rotary import Turns
+from contentrope.rotary import Rotation
 
 LARGEST_HEAD = 256
+
+States = tuple[
+    Float[Tensor, "batch seq heads head_dim"],
+    Float[Tensor, "batch seq kv_heads head_dim"],
+    Float[Tensor, "batch seq kv_heads head_dim"],
+]
+
+
+class FusedRotations(NamedTuple):
+    """How the tokens of a call are rotated, the same in all layers. Slots are the units that the call touches."""
+
+    cos: Float[Tensor, "rows seq places pairs"]
+    sin: Float[Tensor, "rows seq places pairs"]
+    """Of the local positions; one row, or one head, may stand for all."""
+    address_cos: Float[Tensor, "batch slots kv_heads pairs"]
+    address_sin: Float[Tensor, "batch slots kv_heads pairs"]
+    slot: Int[Tensor, "batch seq"]
+    closes: Bool[Tensor, "batch seq"]
+    angles: Float[Tensor, "batch seq kv_heads pairs"] | None
+    """Of each token's unit: what the gradient goes to; not to be read. None: it goes nowhere."""
+    addresses_only: bool = False
+    """Queries and keys are at their local positions already."""
+
+    def of(
+        self,
+        query: Float[Tensor, "batch seq heads head_dim"],
+        key: Float[Tensor, "batch seq kv_heads head_dim"],
+        layout: PairLayout,
+    ) -> States:
+        """Queries (rotated by their unit's address where they close it), local keys, addressed keys."""
+        from contentrope.kernels.rotary import rotated_states  # triton is needed only here
+
+        facts = *self[:6], layout == "interleaved", not self.addresses_only
+        rotated, local, addressed = rotated_states(query, key, self.angles, *facts)
+        return rotated, key if self.addresses_only else local, addressed
+
+
+def rotations_of(
+    local: Rotation,
+    angles: Float[Tensor, "batch slots kv_heads pairs"],
+    slot: Int[Tensor, "batch seq"],
+    closes: Bool[Tensor, "batch seq"],
+) -> FusedRotations:
+    """``angles`` are the addresses of the slots, which are counted without gaps from 0 on."""
+    fixed, by_token, slot = angles.detach(), None, slot.int().contiguous()
+    if torch.is_grad_enabled() and angles.requires_grad:
+        from contentrope.kernels.rotary import shared_angles  # triton is needed only here
+
+        by_token = shared_angles(angles, slot)
+    return FusedRotations(local.cos, local.sin, fixed.cos(), fixed.sin(), slot, as_bytes(closes), by_token)
+
+
+def address_rotations(
+    angles: Float[Tensor, "batch seq kv_heads pairs"], closes: Bool[Tensor, "batch seq"]
+) -> FusedRotations:
+    """For queries and keys that are at their local positions already; ``angles`` are those of each token's unit."""
+    fixed = angles.detach()
+    one = fixed.new_ones(1, 1, 1, fixed.shape[-1])
+    token = torch.arange(angles.shape[1], dtype=torch.int32, device=angles.device).expand(angles.shape[:2])
+    learned = angles if torch.is_grad_enabled() and angles.requires_grad else None
+    facts = fixed.cos(), fixed.sin(), token.contiguous(), as_bytes(closes)
+    return FusedRotations(one, torch.zeros_like(one), *facts, learned, addresses_only=True)
 
 
 def attend(
@@ -34,33 +98,33 @@ def attend(
     scale: float,
 ) -> Float[Tensor, "batch heads queries head_dim"]:
     _refuse_what_it_cannot_do(query, rule, dropout, scale)
-    from contentrope.kernels.attention import operator  # triton is needed only here
+    from contentrope.kernels.attention import ops  # triton is needed only here
 
     facts = _facts(rule, competition, query.shape[1])
-    out, _ = operator.attention(query, local_key, addressed_key, value, *facts, scale, _longest(rule))
+    out, _ = ops.attention(query, local_key, addressed_key, value, *facts, scale, _longest(rule))
     return silence_padding(out, rule)
 
 
-def attend_together(
-    together: Float[Tensor, "batch queries all_heads head_dim"],
+def attend_packed(
+    qkv: Float[Tensor, "batch queries all_heads head_dim"],
     kv_heads: int,
-    turns: Turns,
+    rotations: FusedRotations,
     layout: PairLayout,
     rule: PairRule,
     *,
     competition: float | Float[Tensor, "heads"] = 0.0,
     scale: float,
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """:func:`attend` of queries, keys and values that one projection gave side by side, turned here.
+    """:func:`attend` of queries, keys and values that one projection gave side by side, rotated here.
 
     Their gradient is one tensor too. Parts of it from several operators would have to be copied together.
     """
-    _refuse_what_it_cannot_do(together, rule, 0.0, scale)
-    from contentrope.kernels.attention import together as whole
+    _refuse_what_it_cannot_do(qkv, rule, 0.0, scale)
+    from contentrope.kernels.attention import ops
 
-    facts = _facts(rule, competition, together.shape[2] - 2 * kv_heads)
+    facts = _facts(rule, competition, qkv.shape[2] - 2 * kv_heads)
     settings = kv_heads, layout == "interleaved", scale, _longest(rule)
-    out, *_ = whole.attention(together, turns.angles, *turns[:6], *facts, *settings)
+    out, *_ = ops.packed_attention(qkv, rotations.angles, *rotations[:6], *facts, *settings)
     return silence_padding(out, rule)
 
 

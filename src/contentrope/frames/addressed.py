@@ -22,7 +22,6 @@ from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.pairs import aligned, no_competition, silence_padding, with_room
 from contentrope.cache import Cache
 from contentrope.frames.chunk import Chunk, Projected
-from contentrope.kernels.rotary import Turns, turns_of
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.units import SegmenterState, Units
 
@@ -111,7 +110,7 @@ class AddressedFrame:
         self.biases = dict(chunk.state.biases) if self.single and self.sees_all else {}
         self.query_rotation = self.key_rotation = reading.local
         self.addressed_rotation: Rotation | None = None
-        self.turns: Turns | None = None
+        self.turns: fused.FusedRotations | None = None
         self.window: Window | None = None
         if carried is not None:
             open_rotation = rotation_of(reading.by_token(carried.by_slot))
@@ -123,7 +122,7 @@ class AddressedFrame:
         reading, cache, closes = self.reading, self.chunk.cache, self.reading.units.closes
         if self.chunk.backend == "fused" and cache is None and self.carried is None:
             fused.require_device(by_slot)
-            self.turns = turns_of(reading.local, by_slot, reading.slot, closes)
+            self.turns = fused.rotations_of(reading.local, by_slot, reading.slot, closes)
             return
         by_token = reading.by_token(by_slot)
         address = rotation_of(by_token)
@@ -178,12 +177,12 @@ class AddressedFrame:
             cache.turn_keys(self.window.begin, self.window.rotation, layer)
         return self._by_backend(layer, turned, stored, addressed, values).transpose(1, 2)
 
-    def _turned_and_read(self, turns: Turns, layer: int, projected: Projected) -> Tensor:
+    def _turned_and_read(self, turns: fused.FusedRotations, layer: int, projected: Projected) -> Tensor:
         query, key, value, together = projected
         if together is None:
             turned, local, addressed = (x.transpose(1, 2) for x in turns.of(query, key, self.layout))
             return self._by_backend(layer, turned, local, addressed, value.transpose(1, 2))
-        return fused.attend_together(
+        return fused.attend_packed(
             together,
             key.shape[2],
             turns,

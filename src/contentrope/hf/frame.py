@@ -17,13 +17,14 @@ from torch import Tensor
 
 from contentrope.anchors import Anchors, UnitsBefore
 from contentrope.attention import PairRule
+from contentrope.attention.fused import FusedRotations as Turns
+from contentrope.attention.fused import address_rotations as turns_at_place
 from contentrope.attention.pairs import Spared, no_competition
 from contentrope.checks import can_be_read
 from contentrope.hf.keys import Window
 from contentrope.hf.reading import Embed, Reading, Text, anchored, completing, window_of
 from contentrope.hf.rotary import Turning
 from contentrope.hf.state import Columns, ColumnsLayer, Standing
-from contentrope.kernels.rotary import Turns, turns_at_place
 from contentrope.rotary import Rotation
 from contentrope.units import Segmenter, SegmenterState, Terminators, Units
 

@@ -71,15 +71,14 @@ class Content(nn.Module):
     def _angles_in_two_kernels(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
         """The normalised descriptors, and the angles of those slots that are units."""
         fused.require_device(chunk.embedded)
-        from contentrope.kernels.address.operator import unit_descriptors  # triton is needed only here
-        from contentrope.kernels.address.projection import projected
+        from contentrope.kernels.address import unit_angles, unit_descriptors  # triton is needed only here
 
         norm, project, local, rotary = self.address.norm, self.address.project, reading.local, self.config.rotary
         normed, *_ = unit_descriptors(
             chunk.embedded, reading.slot, local.cos, local.sin, norm.weight, norm.bias, norm.eps, self.config.head_dim,
             rotary.pairs == "interleaved",
         )  # fmt: skip
-        angles = projected(normed, reading.slot, project.weight.float(), project.bias.float())
+        angles = unit_angles(normed, reading.slot, project.weight.float(), project.bias.float())
         return angles.unflatten(-1, self.address.shape)
 
     def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:

@@ -15,13 +15,15 @@ import contentrope as cr
 from contentrope.attention import PairRule, fused
 from contentrope.errors import BackendError
 from contentrope.frames import AddressedFrame
-from contentrope.kernels.attention import far
 from tests.support import lively_model, random_ids
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("on a GPU the kernels themselves are tested: test_gpu.py", allow_module_level=True)
+
+from contentrope.kernels import tuning
+from contentrope.kernels.attention import ops
 
 EPSILON = torch.finfo(torch.float32).eps
 SHORT = Case("short", seq=40, head_dim=8, pairs=4, end_rate=0.3, batch=1)
@@ -55,9 +57,6 @@ FEATURES = "plain", "spared units and padding", "grouped queries", "all together
 
 def test_what_is_prepared_for_the_backward_kernel_ends_with_every_tile() -> None:
     """Tiles are read whole: one that reached beyond would read what is not there."""
-    from contentrope.kernels import tuning  # triton is needed for them
-    from contentrope.kernels.attention import launch
-
     name = "backward_kernel"
     tiles = [
         *tuning.NARROW[name],
@@ -68,8 +67,8 @@ def test_what_is_prepared_for_the_backward_kernel_ends_with_every_tile() -> None
     ]
     for tile in tiles:
         assert tile.rows is not None
-        assert launch.MOST_ROWS % tile.rows == launch.MOST_ROWS % tile.queries == 0, tile
-    assert launch.MOST_ROWS % launch.PREPARED_ROWS == 0
+        assert ops.MOST_ROWS % tile.rows == ops.MOST_ROWS % tile.queries == 0, tile
+    assert ops.MOST_ROWS % ops.PREPARED_ROWS == 0
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in FEATURES], ids=lambda c: c.name)
@@ -106,13 +105,13 @@ def test_keys_beyond_reach_are_read_elsewhere_and_counted_once(
     case: Case, far_keys_apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    for name in ("forward", "backward"):
-        real = getattr(far, name)
-        monkeypatch.setattr(far, name, lambda *given, n=name, f=real: asked.append(n) or f(*given))
+    for name in ("far_forward", "far_backward"):
+        real = getattr(ops, name)
+        monkeypatch.setattr(ops, name, lambda *given, n=name, f=real: asked.append(n) or f(*given))
     inputs = make(case)
-    assert 0 < far.reach_of(inputs.q, inputs.units.longest) <= case.seq
+    assert 0 < ops.reach_of(inputs.q, inputs.units.longest) <= case.seq
     require_within_budget(case)
-    assert asked == ["forward", "backward"]
+    assert asked == ["far_forward", "far_backward"]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -142,14 +141,14 @@ def test_nothing_is_far_where_the_length_of_units_is_unknown(far_keys_apart: Non
     units = make(SHORT).units
     known = cr.Units.of(units.unit, units.local, units.closes)
     assert known.longest is None
-    assert far.reach_of(torch.zeros(1, 1, 40, 8), known.longest) == 0
+    assert ops.reach_of(torch.zeros(1, 1, 40, 8), known.longest) == 0
 
 
 def test_far_keys_need_a_gpu_a_short_dtype_and_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert far.reach_of(torch.zeros(1, 1, 4096, 64, dtype=torch.bfloat16), 100) == 0
-    monkeypatch.setattr(far, "_library_can", lambda query: True)
-    assert far.reach_of(torch.zeros(1, 1, 4096, 64), 100) == 112
-    assert far.reach_of(torch.zeros(1, 1, 800, 64), 100) == 0
+    assert ops.reach_of(torch.zeros(1, 1, 4096, 64, dtype=torch.bfloat16), 100) == 0
+    monkeypatch.setattr(ops, "_library_can", lambda query: True)
+    assert ops.reach_of(torch.zeros(1, 1, 4096, 64), 100) == 112
+    assert ops.reach_of(torch.zeros(1, 1, 800, 64), 100) == 0
 
 
 @pytest.mark.parametrize("name", ["plain", "one token", "all together", "right padding"])
@@ -212,14 +211,12 @@ def test_addresses_of_open_units_leak_the_future(monkeypatch: pytest.MonkeyPatch
 
 def test_the_operator_keeps_its_promises(far_keys_apart: None) -> None:
     """What PyTorch's compiler and autograd are told about it is true."""
-    from contentrope.kernels.attention import operator
-
     inputs = make(replace(SHORT, heads=4, kv_heads=2, competition="per head")).to("cpu", torch.float32)
     rule = PairRule.among(inputs.units)
     bonus = rule.own_unit_bonus(inputs.competition, torch.float32).expand(1, 4, -1).contiguous().detach()
     given_with_bonus = (inputs.q, inputs.k, inputs.k, inputs.v, *fused._pairs(rule), bonus.requires_grad_(), 0.3)
-    torch.library.opcheck(operator.attention.known, (*given_with_bonus, None))
-    torch.library.opcheck(operator.attention.known, (*given_with_bonus[:-2], None, 0.3, 16))
+    torch.library.opcheck(ops.attention.known, (*given_with_bonus, None))
+    torch.library.opcheck(ops.attention.known, (*given_with_bonus[:-2], None, 0.3, 16))
 
 
 def test_a_compiler_sees_one_graph_that_serves_all_boundaries() -> None:

@@ -1,4 +1,4 @@
-"""Queries, keys and values side by side, turned and read by one operator: bit by bit what the operators give one after
+"""Queries, keys and values side by side, rotated and read by one operator: bit by bit what the operators give one after
 the other, and one gradient."""
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope.attention import PairRule, fused
-from contentrope.kernels.attention import far
-from contentrope.kernels.rotary import Turns, turns_of
 from contentrope.rotary import Rotation
 from tests.support import lively_model, random_ids
 
@@ -48,21 +46,21 @@ class Example:
         self.units = cr.segment(
             tokens, cr.Terminators({0}), valid=valid if padded else None, memory=of_memory, max_length=12
         )
-        self.together = random(2, seq, heads + 2 * kv_heads, head_dim).to(dtype).requires_grad_()
+        self.qkv = random(2, seq, heads + 2 * kv_heads, head_dim).to(dtype).requires_grad_()
         self.angles = random(2, seq, kv_heads, pairs).requires_grad_()
         self.place = random(2, seq, 1, pairs)
         self.competition = random(heads).abs().requires_grad_()
         self.weight = random(2, heads, seq, head_dim).to(dtype)
 
-    def turns(self) -> Turns:
+    def rotations(self) -> fused.FusedRotations:
         local = Rotation(self.place.cos(), self.place.sin())
-        return turns_of(local, self.angles, self.units.unit, self.units.closes)
+        return fused.rotations_of(local, self.angles, self.units.unit, self.units.closes)
 
     def at_once(self, competition: float | Tensor) -> Tensor:
-        return fused.attend_together(
-            self.together,
+        return fused.attend_packed(
+            self.qkv,
             self.kv_heads,
-            self.turns(),
+            self.rotations(),
             self.layout,
             PairRule.among(self.units),
             competition=competition,
@@ -70,14 +68,14 @@ class Example:
         )
 
     def one_after_the_other(self, competition: float | Tensor) -> Tensor:
-        heads = self.together.shape[2] - 2 * self.kv_heads
-        query, key, value = self.together.split((heads, self.kv_heads, self.kv_heads), dim=2)
-        states = [x.transpose(1, 2) for x in (*self.turns().of(query, key, self.layout), value)]
+        heads = self.qkv.shape[2] - 2 * self.kv_heads
+        query, key, value = self.qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)
+        states = [x.transpose(1, 2) for x in (*self.rotations().of(query, key, self.layout), value)]
         return fused.attend(*states, PairRule.among(self.units), competition=competition, scale=self.scale)
 
     def output_and_gradients(self, function: Any, *, with_exponent: bool) -> list[Tensor]:
         out = function(self.competition if with_exponent else 0.0)
-        leaves = [self.together, self.angles, *([self.competition] if with_exponent else [])]
+        leaves = [self.qkv, self.angles, *([self.competition] if with_exponent else [])]
         return [out.detach(), *torch.autograd.grad(out, leaves, self.weight)]
 
     def require_equal(self, *, with_exponent: bool = True) -> None:
@@ -121,7 +119,9 @@ def test_any_units(**drawn: Any) -> None:
 
 def test_far_keys_are_left_to_the_library(far_keys_apart: None) -> None:
     example = Example(seq=150, head_dim=16, pairs=8, dtype=torch.float32 if DEVICE == "cpu" else torch.bfloat16)
-    assert far.reach_of(example.weight, example.units.longest) > 0
+    from contentrope.kernels.attention import ops
+
+    assert ops.reach_of(example.weight, example.units.longest) > 0
     example.require_equal()
 
 
@@ -130,27 +130,27 @@ def test_every_number_is_written(poisoned_memory: None) -> None:
 
 
 def test_the_operator_keeps_its_promises() -> None:
-    from contentrope.kernels.attention import together
+    from contentrope.kernels.attention import ops
 
     example = Example(seq=12)
-    turns = example.turns()
-    assert turns.angles is not None
-    by_token = turns.angles.detach().requires_grad_()
+    rotations = example.rotations()
+    assert rotations.angles is not None
+    by_token = rotations.angles.detach().requires_grad_()
     for competition in (0.0, example.competition):
         facts = [x if x is None else x.detach() for x in fused._facts(PairRule.among(example.units), competition, 4)]
         if facts[-1] is not None:
             facts[-1].requires_grad_()
-        given = example.together, by_token, *turns[:6], *facts, example.kv_heads, False, example.scale, None
-        torch.library.opcheck(together.attention.known, given)
+        given = example.qkv, by_token, *rotations[:6], *facts, example.kv_heads, False, example.scale, None
+        torch.library.opcheck(ops.packed_attention.known, given)
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which operators are called from here on."""
-    from contentrope.kernels.attention import together
-    from contentrope.kernels.rotary import operator
+    from contentrope.kernels import rotary
+    from contentrope.kernels.attention import ops
 
     calls: list[str] = []
-    for name, module, attribute in (("together", together, "attention"), ("turned", operator, "turned_states")):
+    for name, module, attribute in (("packed", ops, "packed_attention"), ("rotated", rotary, "rotated_states")):
         real = getattr(module, attribute)
         monkeypatch.setattr(module, attribute, lambda *given, n=name, f=real: calls.append(n) or f(*given))
     return calls
@@ -159,10 +159,10 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "settings", "used"),
     [
-        ({}, {}, "together"),
-        ({"competition": 1.0}, {"kv_heads": 1}, "together"),
-        ({"sharpness": 0.3}, {}, "turned"),
-        ({}, {"attention_dropout": 1e-9}, "turned"),
+        ({}, {}, "packed"),
+        ({"competition": 1.0}, {"kv_heads": 1}, "packed"),
+        ({"sharpness": 0.3}, {}, "rotated"),
+        ({}, {"attention_dropout": 1e-9}, "rotated"),
     ],
     ids=str,
 )

@@ -1,0 +1,476 @@
+"""Queries and keys at their local positions and addresses, in one kernel; ``contentrope.rotary`` defines the numbers.
+
+A layer reads its queries once and its keys once, and writes what attention needs: rotated queries, local keys and
+addressed keys. The cosines and sines of addresses, which token by token are twice as large as the queries, are read
+unit by unit.
+
+A program takes some rows: a row is one head of one token. The third axis of the grid says whether of queries (0) or of
+keys (1). Lanes are the pairs of a head, whose two dimensions are loaded as two tiles; dimensions that are not rotated
+are copied. Everything is computed in float32, and in the same order every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contentrope.kernels.launch import power_of_two, programs, start
+from contentrope.kernels.ops import Differentiable, Operator, dimensions_together, standing_for_all
+
+PAIRS_AT_ONCE = 1024
+"""Of a program; with four warps, eight a thread."""
+TOKENS_AT_ONCE, COLUMNS_AT_ONCE = 16, 128
+"""Of a program that sums up what the tokens of a unit have given."""
+
+
+@triton.jit
+def load_pairs(at, rows, is_there, lane, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """Both dimensions of every pair; ``rows`` are the offsets of the rows, of which some are there."""
+    if INTERLEAVED:
+        column = tl.arange(0, 2 * lane.shape[0])
+        inside = is_there[:, None] & (column < 2 * PAIRS)[None, :]
+        both = tl.load(at + rows[:, None] + column[None, :], mask=inside, other=0.0)
+        a, b = tl.split(both.to(tl.float32).reshape(rows.shape[0], lane.shape[0], 2))
+    else:
+        inside = is_there[:, None] & (lane < PAIRS)[None, :]
+        a = tl.load(at + rows[:, None] + lane[None, :], mask=inside, other=0.0).to(tl.float32)
+        b = tl.load(at + rows[:, None] + (lane + PAIRS)[None, :], mask=inside, other=0.0).to(tl.float32)
+    return a, b
+
+
+@triton.jit
+def store_pairs(at, rows, is_there, lane, a, b, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr):
+    dtype = at.dtype.element_ty
+    if INTERLEAVED:
+        column = tl.arange(0, 2 * lane.shape[0])
+        inside = is_there[:, None] & (column < 2 * PAIRS)[None, :]
+        tl.store(at + rows[:, None] + column[None, :], tl.interleave(a, b).to(dtype), mask=inside)
+    else:
+        inside = is_there[:, None] & (lane < PAIRS)[None, :]
+        tl.store(at + rows[:, None] + lane[None, :], a.to(dtype), mask=inside)
+        tl.store(at + rows[:, None] + (lane + PAIRS)[None, :], b.to(dtype), mask=inside)
+
+
+@triton.jit
+def rotate_pair(a, b, cosine, sine):
+    """A pair, or another rotation: both are complex products."""
+    return a * cosine - b * sine, b * cosine + a * sine
+
+
+@triton.jit
+def places(pid, length, HEADS: tl.constexpr, ROWS: tl.constexpr):
+    """Token and head of every row, and which rows there are."""
+    row = pid * ROWS + tl.arange(0, ROWS)
+    is_there = row < length * HEADS
+    row = tl.where(is_there, row, 0)
+    return (row // HEADS).to(tl.int64), row % HEADS, is_there
+
+
+@triton.jit
+def offsets(batch, token, head, stride_b, stride_t, stride_h):
+    return batch * stride_b + token * stride_t + head * stride_h
+
+
+@triton.jit
+def packed_offsets(batch, token, head, length, HEADS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of rows that lie without gaps; in 64 bits, as the batch is."""
+    return ((batch * length + token) * HEADS + head) * WIDTH
+
+
+@triton.jit
+def local_rotation(cos, sin, batch, token, head, lane, is_there, PAIRS: tl.constexpr, stride_b, stride_t, stride_h):
+    inside = is_there[:, None] & (lane < PAIRS)[None, :]
+    place = offsets(batch, token, head, stride_b, stride_t, stride_h)[:, None] + lane[None, :]
+    return tl.load(cos + place, mask=inside, other=1.0), tl.load(sin + place, mask=inside, other=0.0)
+
+
+@triton.jit
+def address_rotation(
+    cos, sin, slot, batch, token, head, lane, is_there, length, slots, KV_HEADS: tl.constexpr, PAIRS: tl.constexpr
+):
+    inside = is_there[:, None] & (lane < PAIRS)[None, :]
+    unit = tl.load(slot + batch * length + token).to(tl.int64)
+    place = ((batch * slots + unit) * KV_HEADS + head)[:, None] * PAIRS + lane[None, :]
+    return tl.load(cos + place, mask=inside, other=1.0), tl.load(sin + place, mask=inside, other=0.0)
+
+
+@triton.jit
+def copy_rest(
+    source, rows, target, target_rows, is_there, PAIRS: tl.constexpr, REST: tl.constexpr, REST_WIDTH: tl.constexpr
+):
+    """The dimensions that are not rotated."""
+    lane = tl.arange(0, REST_WIDTH)
+    inside = is_there[:, None] & (lane < REST)[None, :]
+    column = 2 * PAIRS + lane
+    value = tl.load(source + rows[:, None] + column[None, :], mask=inside, other=0.0)
+    tl.store(target + target_rows[:, None] + column[None, :], value, mask=inside)
+
+
+@triton.jit
+def rotate_queries(
+    source, source_b, source_t, source_h, target, target_b, target_t, target_h, direction,
+    cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Forwards (1) queries, backwards (-1) their gradients; by their unit's address too where they close it."""
+    batch = tl.program_id(1).to(tl.int64)
+    token, head, is_there = places(tl.program_id(0), length, HEADS, ROWS)
+    of_keys = head // (HEADS // KV_HEADS)
+    cosine, sine = local_rotation(cos, sin, batch, token, of_keys, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
+    closing = is_there & (tl.load(closes + batch * length + token) != 0)
+    to_cos, to_sin = address_rotation(
+        address_cos, address_sin, slot, batch, token, of_keys, lane, closing, length, slots, KV_HEADS, PAIRS
+    )
+    cosine, sine = rotate_pair(cosine, sine, to_cos, to_sin)
+    rows = offsets(batch, token, head, source_b, source_t, source_h)
+    out = offsets(batch, token, head, target_b, target_t, target_h)
+    a, b = load_pairs(source, rows, is_there, lane, PAIRS, INTERLEAVED)
+    a, b = rotate_pair(a, b, cosine, direction * sine)
+    store_pairs(target, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
+    if REST:
+        copy_rest(source, rows, target, out, is_there, PAIRS, REST, REST_WIDTH)
+
+
+@triton.jit
+def rotate_kernel(
+    query, key, cos, sin, address_cos, address_sin, slot, closes, rotated, local, addressed,
+    query_b, query_t, query_h, key_b, key_t, key_h, cos_b, cos_t, cos_h, length, slots,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+    REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(1).to(tl.int64)
+    lane = tl.arange(0, WIDTH)
+    if tl.program_id(2) == 0:
+        rotate_queries(
+            query, query_b, query_t, query_h, rotated, tl.cast(length, tl.int64) * (HEADS * DIM), HEADS * DIM, DIM, 1.0,
+            cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
+            HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
+        )  # fmt: skip
+    else:
+        token, head, is_there = places(tl.program_id(0), length, KV_HEADS, ROWS)
+        cosine, sine = local_rotation(cos, sin, batch, token, head, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
+        to_cos, to_sin = address_rotation(
+            address_cos, address_sin, slot, batch, token, head, lane, is_there, length, slots, KV_HEADS, PAIRS
+        )
+        rows = offsets(batch, token, head, key_b, key_t, key_h)
+        out = packed_offsets(batch, token, head, length, KV_HEADS, DIM)
+        a, b = load_pairs(key, rows, is_there, lane, PAIRS, INTERLEAVED)
+        if LOCAL:
+            here_a, here_b = rotate_pair(a, b, cosine, sine)
+            store_pairs(local, out, is_there, lane, here_a, here_b, PAIRS, INTERLEAVED)
+        cosine, sine = rotate_pair(cosine, sine, to_cos, to_sin)
+        there_a, there_b = rotate_pair(a, b, cosine, sine)
+        store_pairs(addressed, out, is_there, lane, there_a, there_b, PAIRS, INTERLEAVED)
+        if REST:
+            if LOCAL:
+                copy_rest(key, rows, local, out, is_there, PAIRS, REST, REST_WIDTH)
+            copy_rest(key, rows, addressed, out, is_there, PAIRS, REST, REST_WIDTH)
+
+
+@triton.jit
+def by_angle(grad_a, grad_b, a, b):
+    """A rotation by d more would change (a, b) by d (-b, a)."""
+    return grad_b * a - grad_a * b
+
+
+@triton.jit
+def rotate_backward_kernel(
+    rotated_grad, local_grad, addressed_grad, rotated, addressed,
+    cos, sin, address_cos, address_sin, slot, closes, query_grad, key_grad, angle_grad,
+    rotated_b, rotated_t, rotated_h, local_b, local_t, local_h, addressed_b, addressed_t, addressed_h,
+    query_b, query_t, query_h, key_b, key_t, key_h, cos_b, cos_t, cos_h, length, slots,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+    REST: tl.constexpr, REST_WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr, LOCAL: tl.constexpr, ROWS: tl.constexpr,
+    TO_ANGLES: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(1).to(tl.int64)
+    lane = tl.arange(0, WIDTH)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    if tl.program_id(2) == 0:
+        rotate_queries(
+            rotated_grad, rotated_b, rotated_t, rotated_h, query_grad, query_b, query_t, query_h, -1.0,
+            cos, sin, address_cos, address_sin, slot, closes, lane, cos_b, cos_t, cos_h, length, slots,
+            HEADS, KV_HEADS, DIM, PAIRS, REST, REST_WIDTH, INTERLEAVED, ROWS,
+        )  # fmt: skip
+    else:
+        token, head, is_there = places(tl.program_id(0), length, KV_HEADS, ROWS)
+        cosine, sine = local_rotation(cos, sin, batch, token, head, lane, is_there, PAIRS, cos_b, cos_t, cos_h)
+        to_cos, to_sin = address_rotation(
+            address_cos, address_sin, slot, batch, token, head, lane, is_there, length, slots, KV_HEADS, PAIRS
+        )
+        local_rows = offsets(batch, token, head, local_b, local_t, local_h)
+        there_rows = offsets(batch, token, head, addressed_b, addressed_t, addressed_h)
+        out = offsets(batch, token, head, key_b, key_t, key_h)
+        there_a, there_b = load_pairs(addressed_grad, there_rows, is_there, lane, PAIRS, INTERLEAVED)
+        # Addressed keys are local ones rotated on: their gradient comes back by way of the local ones.
+        a, b = rotate_pair(there_a, there_b, to_cos, -to_sin)
+        if LOCAL:
+            here_a, here_b = load_pairs(local_grad, local_rows, is_there, lane, PAIRS, INTERLEAVED)
+            a += here_a
+            b += here_b
+        a, b = rotate_pair(a, b, cosine, -sine)
+        store_pairs(key_grad, out, is_there, lane, a, b, PAIRS, INTERLEAVED)
+        if REST:
+            lanes = tl.arange(0, REST_WIDTH)
+            rest = is_there[:, None] & (lanes < REST)[None, :]
+            column = (2 * PAIRS + lanes)[None, :]
+            kept = tl.load(addressed_grad + there_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
+            if LOCAL:
+                kept += tl.load(local_grad + local_rows[:, None] + column, mask=rest, other=0.0).to(tl.float32)
+            tl.store(key_grad + out[:, None] + column, kept.to(key_grad.dtype.element_ty), mask=rest)
+        if TO_ANGLES:
+            rows = packed_offsets(batch, token, head, length, KV_HEADS, DIM)
+            a, b = load_pairs(addressed, rows, is_there, lane, PAIRS, INTERLEAVED)
+            angle = by_angle(there_a, there_b, a, b)
+            closing = is_there & (tl.load(closes + batch * length + token) != 0)
+            for member in tl.static_range(GROUP):
+                reader = head * GROUP + member
+                rows = offsets(batch, token, reader, rotated_b, rotated_t, rotated_h)
+                grad_a, grad_b = load_pairs(rotated_grad, rows, closing, lane, PAIRS, INTERLEAVED)
+                rows = packed_offsets(batch, token, reader, length, HEADS, DIM)
+                a, b = load_pairs(rotated, rows, closing, lane, PAIRS, INTERLEAVED)
+                angle += by_angle(grad_a, grad_b, a, b)
+            place = packed_offsets(batch, token, head, length, KV_HEADS, PAIRS)
+            inside = is_there[:, None] & (lane < PAIRS)[None, :]
+            tl.store(angle_grad + place[:, None] + lane[None, :], angle, mask=inside)
+
+
+@triton.jit
+def sum_by_unit_kernel(
+    by_token, slot, by_slot, length, slots, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr
+):
+    """The program of a unit's first token sums the unit; that of a number which no unit has writes zeros there."""
+    token = tl.program_id(0)
+    batch = tl.program_id(2).to(tl.int64)
+    lane = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = lane < COLUMNS
+    slot += batch * length
+    by_slot += lane
+    rows = batch * slots
+    if (token < slots) & (token > tl.load(slot + length - 1)):
+        tl.store(by_slot + (rows + token) * COLUMNS, tl.zeros([WIDTH], tl.float32), mask=inside)
+    if token < length:
+        own = tl.load(slot + token)
+        if (token == 0) | (tl.load(slot + tl.maximum(token - 1, 0)) != own):
+            sums = tl.zeros([TOKENS, WIDTH], tl.float32)
+            column = token + tl.arange(0, TOKENS)
+            more = True
+            while more:
+                # Loaded before it is known whether they are of the unit: no load waits for another then.
+                near = tl.minimum(column, length - 1)
+                is_member = (column < length) & (tl.load(slot + near) == own)
+                row = (batch * length + near) * COLUMNS
+                given = tl.load(by_token + row[:, None] + lane[None, :], mask=inside[None, :], other=0.0)
+                sums += tl.where(is_member[:, None], given, 0.0)
+                column += TOKENS
+                more = tl.sum(is_member.to(tl.int32), 0) == TOKENS
+            tl.store(by_slot + (rows + own) * COLUMNS, tl.sum(sums, 0), mask=inside)
+
+
+# Starting the kernels.
+
+
+class Rotations(NamedTuple):
+    """How the tokens of a call are rotated: see :class:`contentrope.attention.fused.FusedRotations`."""
+
+    cos: Tensor
+    sin: Tensor
+    address_cos: Tensor
+    address_sin: Tensor
+    slot: Tensor
+    closes: Tensor
+    interleaved: bool
+    with_local: bool
+    """Whether local keys are asked for."""
+
+    def pointers(self) -> tuple[Tensor, ...]:
+        """Those that do not stand for others."""
+        return tuple(x.contiguous() for x in (self.address_cos, self.address_sin, self.slot, self.closes))
+
+
+def forward(query: Tensor, key: Tensor, rotations: Rotations) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries, local keys (empty, if they are not asked for), addressed keys."""
+    states = states_for(query, key, rotations.with_local)
+    if query.numel():
+        query, key = dimensions_together(query), dimensions_together(key)
+        cos, sin, strides = standing_for_all(rotations.cos, rotations.sin, (*key.shape[:3], rotations.cos.shape[3]))
+        sizes = _sizes(query, key, rotations)
+        start(
+            rotate_kernel, _grid(query, key, sizes),
+            (query, key, cos, sin, *rotations.pointers(), *states),
+            (*query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], rotations.address_cos.shape[1]), **sizes,
+        )  # fmt: skip
+    return states
+
+
+def backward(
+    grads: tuple[Tensor, Tensor, Tensor],
+    rotated: Tensor,
+    addressed: Tensor,
+    rotations: Rotations,
+    to: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """From the gradients of what :func:`forward` gave, those of queries, keys and angles, written into ``to``. Rows,
+    tokens and heads of queries and keys may lie there as they like; empty angles are not asked for."""
+    if not rotated.numel():
+        return
+    rotated_grad, local_grad, addressed_grad = grads
+    local_grad = local_grad if rotations.with_local else addressed_grad  # never read then
+    given = [dimensions_together(grad) for grad in (rotated_grad, local_grad, addressed_grad)]
+    cos, sin, strides = standing_for_all(rotations.cos, rotations.sin, (*addressed.shape[:3], rotations.cos.shape[3]))
+    sizes = _sizes(rotated, addressed, rotations)
+    start(
+        rotate_backward_kernel, _grid(rotated, addressed, sizes),
+        (*given, rotated, addressed, cos, sin, *rotations.pointers(), *to),
+        (*(stride for x in (*given, *to[:2]) for stride in x.stride()[:3]), *strides,
+         rotated.shape[1], rotations.address_cos.shape[1]), **sizes, TO_ANGLES=bool(to[2].numel()),
+    )  # fmt: skip
+
+
+def states_for(query: Tensor, key: Tensor, with_local: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for what :func:`forward` gives."""
+    local = key.new_empty(key.shape if with_local else (0,))
+    return query.new_empty(query.shape), local, key.new_empty(key.shape)
+
+
+def angles_for(addressed: Tensor, cos: Tensor, to_angles: bool) -> Tensor:
+    """Room for the gradient of the angles of each token's unit; empty, if it is not asked for."""
+    batch, length, kv_heads, _ = addressed.shape
+    return cos.new_empty(batch if to_angles else 0, length, kv_heads, cos.shape[-1])
+
+
+def _sizes(query: Tensor, key: Tensor, rotations: Rotations) -> dict[str, Any]:
+    dim, pairs = query.shape[3], rotations.cos.shape[3]
+    width, rest = power_of_two(pairs), dim - 2 * pairs
+    return {
+        "HEADS": query.shape[2],
+        "KV_HEADS": key.shape[2],
+        "DIM": dim,
+        "PAIRS": pairs,
+        "WIDTH": width,
+        "REST": rest,
+        "REST_WIDTH": power_of_two(max(rest, 1)),
+        "INTERLEAVED": rotations.interleaved,
+        "LOCAL": rotations.with_local,
+        "ROWS": max(1, PAIRS_AT_ONCE // width),
+    }
+
+
+def _grid(query: Tensor, key: Tensor, sizes: dict[str, Any]) -> tuple[int, int, int]:
+    batch, length, heads, _ = query.shape
+    return programs(length * max(heads, key.shape[2]), sizes["ROWS"]), batch, 2
+
+
+# Queries and keys as an operator of PyTorch.
+
+ROTATIONS = "Tensor cos, Tensor sin, Tensor address_cos, Tensor address_sin, Tensor slot, Tensor closes"
+"""As operators take them. What else :class:`Rotations` has follows."""
+
+
+def _rotate(query: Tensor, key: Tensor, angles: Tensor | None, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return forward(query, key, Rotations(*given))
+
+
+def _rotate_shapes(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return states_for(query, key, rest[-1])
+
+
+def _rotate_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, and the angles of each token's unit (empty, if they are not asked for)."""
+    *grads, rotated, addressed = given[:5]
+    to = _rotate_backward_shapes(*given)
+    backward((grads[0], grads[1], grads[2]), rotated, addressed, Rotations(*given[5:-1]), to)
+    return to
+
+
+def _rotate_backward_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    rotated, addressed, cos, to_angles = *given[3:6], given[-1]
+    angles = angles_for(addressed, cos, to_angles)
+    return rotated.new_empty(rotated.shape), addressed.new_empty(addressed.shape), angles
+
+
+def _keep_rotated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, _, _, *tensors, interleaved, with_local = inputs
+    ctx.settings = interleaved, with_local
+    rotated, _, addressed = output
+    ctx.save_for_backward(rotated, addressed, *tensors)
+
+
+def _differentiate_rotated(backward: Callable[..., Any], ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    to_angles = ctx.needs_input_grad[2]
+    to_query, to_key, by_token = backward(*grads, *ctx.saved_tensors, *ctx.settings, to_angles)
+    return to_query, to_key, by_token if to_angles else None, *(None for _ in range(8))
+
+
+rotated_states = Differentiable(
+    Operator(
+        f"rotated_states(Tensor query, Tensor key, Tensor? angles, {ROTATIONS}, bool interleaved, bool with_local)"
+        " -> (Tensor, Tensor, Tensor)",
+        _rotate,
+        _rotate_shapes,
+    ),
+    Operator(
+        "rotated_states_backward(Tensor rotated_grad, Tensor local_grad, Tensor addressed_grad, Tensor rotated, "
+        f"Tensor addressed, {ROTATIONS}, bool interleaved, bool with_local, bool to_angles)"
+        " -> (Tensor, Tensor, Tensor)",
+        _rotate_backward,
+        _rotate_backward_shapes,
+    ),
+    _keep_rotated,
+    _differentiate_rotated,
+)
+"""Rotated queries, local keys (empty, if they are not asked for) and addressed keys; :class:`Rotations` says how."""
+
+
+# What the tokens of a unit share: a gradient that reaches an address by way of its tokens is summed over them. Layers
+# add theirs token by token; one kernel sums what they have added, unit by unit and always in the same order, so that
+# the result is the same every time.
+
+
+def _share(angles: Tensor, slot: Tensor) -> Tensor:
+    """Zero-stride placeholder; values are never read."""
+    return angles.new_empty(()).expand(*slot.shape, *angles.shape[2:])
+
+
+def _sum(by_token: Tensor, slot: Tensor, slots: int) -> Tensor:
+    by_slot = _sum_shape(by_token, slot, slots)
+    length, columns = by_token.shape[1], by_token.shape[2] * by_token.shape[3]
+    if not length:
+        return by_slot.zero_()
+    width = min(COLUMNS_AT_ONCE, power_of_two(columns))
+    start(
+        sum_by_unit_kernel, (max(length, slots), programs(columns, width), len(by_token)),
+        (by_token.contiguous(), slot, by_slot), (length, slots),
+        COLUMNS=columns, WIDTH=width, TOKENS=TOKENS_AT_ONCE,
+    )  # fmt: skip
+    return by_slot
+
+
+def _sum_shape(by_token: Tensor, slot: Tensor, slots: int) -> Tensor:
+    return by_token.new_empty(by_token.shape[0], slots, *by_token.shape[2:])
+
+
+def _keep_slots(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    angles, slot = inputs
+    ctx.save_for_backward(slot)
+    ctx.slots = angles.shape[1]
+
+
+def _differentiate_shared(backward: Callable[..., Tensor], ctx: Any, by_token: Tensor) -> tuple[Tensor, None]:
+    (slot,) = ctx.saved_tensors
+    return backward(by_token, slot, ctx.slots), None
+
+
+shared_angles = Differentiable(
+    Operator("shared_angles(Tensor angles, Tensor slot) -> Tensor", _share, _share),
+    Operator("shared_angles_backward(Tensor by_token, Tensor slot, SymInt slots) -> Tensor", _sum, _sum_shape),
+    _keep_slots,
+    _differentiate_shared,
+)
+"""Of (batch, slots, kv_heads, pairs) angles and the slots of all tokens, int32, counted without gaps from 0 on: (batch,
+seq, kv_heads, pairs), to which a gradient can be given, and which has no numbers."""
