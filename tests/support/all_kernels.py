@@ -68,9 +68,9 @@ def read(
 def summed_up(device: str) -> list[torch.Tensor]:
     """The descriptors and addresses of units."""
     embedded = torch.randn(1, LENGTH, 192, device=device, requires_grad=True)
-    slot, turn = torch.arange(LENGTH, device=device)[None] // 8, torch.randn(1, LENGTH, 1, 48, device=device)
+    slot, angles = torch.arange(LENGTH, device=device)[None] // 8, torch.randn(1, LENGTH, 1, 48, device=device)
     norm = torch.ones(192, device=device), torch.zeros(192, device=device), 1e-5
-    normed, *_ = address.unit_descriptors.recorded(embedded, slot, turn.cos(), turn.sin(), *norm, 96, False)
+    normed, *_ = address.unit_descriptors.recorded(embedded, slot, angles.cos(), angles.sin(), *norm, 96, False)
     weight, bias = (torch.randn(*size, device=device, requires_grad=True) for size in ((96, 192), (96,)))
     address.unit_angles.recorded(normed, slot, weight, bias).sum().backward()
     assert embedded.grad is not None

@@ -28,9 +28,9 @@ def order_kernel(heads_out, tiles_out, concurrent, tiles):
 
 def order(heads: int, concurrent: int, tiles: int) -> list[tuple[int, int]]:
     """Head and tile of every program."""
-    places, turns = (torch.full((heads * tiles,), -1, dtype=torch.int32) for _ in range(2))
-    order_kernel[(heads * tiles,)](places, turns, concurrent, tiles)
-    return list(zip(places.tolist(), turns.tolist(), strict=True))
+    heads_out, tiles_out = (torch.full((heads * tiles,), -1, dtype=torch.int32) for _ in range(2))
+    order_kernel[(heads * tiles,)](heads_out, tiles_out, concurrent, tiles)
+    return list(zip(heads_out.tolist(), tiles_out.tolist(), strict=True))
 
 
 @given(heads=st.integers(1, 9), concurrent=st.integers(1, 12), tiles=st.integers(1, 5))

@@ -1,2 +1,2 @@
-"""Addressed attention in one kernel, forward and backward. Read ``forward.py``, then ``backward.py`` with
-``to_queries.py`` and ``to_keys.py``; ``contentrope.attention.fused`` is where it is called."""
+"""Addressed attention, forward and backward: ``kernels.py`` is what a GPU runs, ``ops.py`` what starts it and tells
+PyTorch of it. ``contentrope.attention.fused`` is where it is called."""
