@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contentrope.kernels.launch import power_of_two, programs, start
-from contentrope.kernels.ops import Differentiable, Operator, dimensions_together, standing_for_all
+from contentrope.kernels.ops import Differentiable, Operator, broadcast_strides, last_contiguous
 
 NUMBERS_AT_ONCE, MOST_TOKENS, WARPS = 8192, 32, 8
 """Of a unit's embeddings, when they are summed up."""
@@ -202,8 +202,8 @@ def _describe(
     normed, centred, deviation, tokens = described = _describe_shapes(embedded)
     batch, length, dim = embedded.shape
     if embedded.numel():
-        embedded = dimensions_together(embedded)
-        cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
+        embedded = last_contiguous(embedded)
+        cos, sin, strides = broadcast_strides(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
         start(
             describe_kernel, (length, batch),
             (embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens),
@@ -235,7 +235,7 @@ def _describe_backward(
     embedded_grad = _describe_backward_shape(grad, dtype)
     batch, length, dim = grad.shape
     if grad.numel():
-        cos, sin, strides = standing_for_all(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
+        cos, sin, strides = broadcast_strides(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
         start(
             describe_backward_kernel, (length, batch),
             (grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad),

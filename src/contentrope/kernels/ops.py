@@ -83,14 +83,14 @@ def _recorded(forward: Operator, backward: Operator, keep: Keep, differentiate: 
 # What kernels ask of the tensors they are given.
 
 
-def dimensions_together(x: Tensor) -> Tensor:
-    """Kernels step through rows, tokens and heads as they lie, but read a head's dimensions side by side."""
+def last_contiguous(x: Tensor) -> Tensor:
+    """Kernels take any strides of rows, tokens and heads, but read a head's dimensions side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def standing_for_all(cos: Tensor, sin: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Cosines and sines of which one row, or one head, may stand for all, and their strides: zero there."""
+def broadcast_strides(cos: Tensor, sin: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Cosines and sines, of which one row or one head may be broadcast to all, and their strides: zero there."""
     if any(given not in (1, asked) for given, asked in zip(cos.shape, shape, strict=True)):
-        raise ValueError(f"cosines of shape {tuple(cos.shape)} do not stand for {shape}")
+        raise ValueError(f"cosines of shape {tuple(cos.shape)} cannot be broadcast to {shape}")
     cos, sin = cos.contiguous(), sin.contiguous()
     return cos, sin, tuple([0 if size == 1 else step for size, step in zip(cos.shape[:3], cos.stride(), strict=False)])

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contentrope.kernels.launch import power_of_two, programs, start
-from contentrope.kernels.ops import Differentiable, Operator, dimensions_together, standing_for_all
+from contentrope.kernels.ops import Differentiable, Operator, broadcast_strides, last_contiguous
 
 PAIRS_AT_ONCE = 1024
 """Of a program; with four warps, eight a thread."""
@@ -297,8 +297,8 @@ def forward(query: Tensor, key: Tensor, rotations: Rotations) -> tuple[Tensor, T
     """Rotated queries, local keys (empty, if they are not asked for), addressed keys."""
     states = states_for(query, key, rotations.with_local)
     if query.numel():
-        query, key = dimensions_together(query), dimensions_together(key)
-        cos, sin, strides = standing_for_all(rotations.cos, rotations.sin, (*key.shape[:3], rotations.cos.shape[3]))
+        query, key = last_contiguous(query), last_contiguous(key)
+        cos, sin, strides = broadcast_strides(rotations.cos, rotations.sin, (*key.shape[:3], rotations.cos.shape[3]))
         sizes = _sizes(query, key, rotations)
         start(
             rotate_kernel, _grid(query, key, sizes),
@@ -321,8 +321,8 @@ def backward(
         return
     rotated_grad, local_grad, addressed_grad = grads
     local_grad = local_grad if rotations.with_local else addressed_grad  # never read then
-    given = [dimensions_together(grad) for grad in (rotated_grad, local_grad, addressed_grad)]
-    cos, sin, strides = standing_for_all(rotations.cos, rotations.sin, (*addressed.shape[:3], rotations.cos.shape[3]))
+    given = [last_contiguous(grad) for grad in (rotated_grad, local_grad, addressed_grad)]
+    cos, sin, strides = broadcast_strides(rotations.cos, rotations.sin, (*addressed.shape[:3], rotations.cos.shape[3]))
     sizes = _sizes(rotated, addressed, rotations)
     start(
         rotate_backward_kernel, _grid(rotated, addressed, sizes),

@@ -14,7 +14,7 @@ from torch import Tensor
 from contentrope.kernels import rotary
 from contentrope.kernels.attention.kernels import backward_kernel, forward_kernel, prepare_kernel
 from contentrope.kernels.launch import power_of_two, programs, start
-from contentrope.kernels.ops import Differentiable, Operator, dimensions_together
+from contentrope.kernels.ops import Differentiable, Operator, last_contiguous
 from contentrope.kernels.tuning import tuned
 
 SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
@@ -289,7 +289,7 @@ def _attend(
     query: Tensor, local_key: Tensor, addressed_key: Tensor, value: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     *pairs, bonus, scale, longest_unit = rest
-    query, local_key, addressed_key, value = map(dimensions_together, (query, local_key, addressed_key, value))
+    query, local_key, addressed_key, value = map(last_contiguous, (query, local_key, addressed_key, value))
     # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
     reach = reach_of(query, longest_unit)
     return forward(query, local_key, addressed_key, value, Pairs(*pairs), bonus, scale, reach)
@@ -300,7 +300,7 @@ def _attend_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def _attend_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    grad, query, local_key, addressed_key, value = map(dimensions_together, given[:5])
+    grad, query, local_key, addressed_key, value = map(last_contiguous, given[:5])
     out, lse, *pairs, bonus, scale, longest_unit = given[5:]
     reach = reach_of(query, longest_unit)
     return backward(grad, query, local_key, addressed_key, value, out, lse, Pairs(*pairs), bonus, scale, reach)
@@ -360,7 +360,7 @@ def _parts(qkv: Tensor, kv_heads: int) -> tuple[Tensor, ...]:
 
 def _attend_packed(qkv: Tensor, angles: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     pairs, (bonus, kv_heads, interleaved, scale, longest_unit) = rest[ROTATIONS_END:PAIRS_END], rest[PAIRS_END:]
-    query, key, value = _parts(dimensions_together(qkv), kv_heads)
+    query, key, value = _parts(last_contiguous(qkv), kv_heads)
     states = rotary.forward(query, key, rotary.Rotations._make((*rest[:ROTATIONS_END], interleaved, WITH_LOCAL)))
     rotated, local, addressed, value = (x.transpose(1, 2) for x in (*states, value))
     reach = reach_of(rotated, longest_unit)
@@ -380,10 +380,10 @@ def _attend_packed_backward(grad: Tensor, qkv: Tensor, *rest: Any) -> tuple[Tens
     qkv_grad = qkv.new_empty(qkv.shape)
     angle_grad = rotary.angles_for(addressed, rest[0], to_angles)
     query_grad, key_grad, value_grad = _parts(qkv_grad, kv_heads)
-    value = _parts(dimensions_together(qkv), kv_heads)[2]
+    value = _parts(last_contiguous(qkv), kv_heads)[2]
     reading, local_keys, addressed_keys, values = (x.transpose(1, 2) for x in (rotated, local, addressed, value))
     to_rotated, to_local, to_addressed, _, bonus_grad = backward(
-        dimensions_together(grad), reading, local_keys, addressed_keys, values, out, lse, Pairs(*pairs), bonus, scale,
+        last_contiguous(grad), reading, local_keys, addressed_keys, values, out, lse, Pairs(*pairs), bonus, scale,
         reach_of(reading, longest_unit), value_grad.transpose(1, 2),
     )  # fmt: skip
     rotations = rotary.Rotations._make((*rest[:ROTATIONS_END], interleaved, WITH_LOCAL))
