@@ -49,11 +49,11 @@ def by_flex(projected: torch.Tensor, local: Rotation, angles: torch.Tensor, unit
 
 
 def by_fused(
-    projected: torch.Tensor, rotations: fused.FusedRotations, angles: torch.Tensor, units: cr.Units
+    projected: torch.Tensor, places: fused.FusedRotations, angles: torch.Tensor, units: cr.Units
 ) -> torch.Tensor:
     """As a layer of a model does it."""
-    rotations = rotations._replace(angles=angles)
-    return fused.attend_packed(projected, HEADS, rotations, "half", PairRule.among(units), scale=HEAD_DIM**-0.5)
+    places = places._replace(angles=angles)
+    return fused.attend_packed(projected, HEADS, places, "half", PairRule.among(units), scale=HEAD_DIM**-0.5)
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
