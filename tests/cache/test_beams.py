@@ -9,7 +9,7 @@ import torch
 
 from contentrope.schemes import KNOW_MEMORY
 from tests.cache.helpers import SEQ, close, every_scheme, new_cache, read
-from tests.support import lively_model, random_ids
+from tests.support import ANCHORED, TERMINATOR, lively_model, random_ids
 
 
 @every_scheme
@@ -46,3 +46,18 @@ def test_beams_keep_their_padding_and_marks(scheme: str) -> None:
     fresh = new_cache(model, 3)
     fresh.state = replace(fresh.state, seed=fresh.state.seed[index])
     close(found, read(model, fresh, ids[index], (SEQ,), after)[:, 8:])
+
+
+@pytest.mark.parametrize("scheme", [*KNOW_MEMORY, ANCHORED])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_a_beam_kept_alone_ends_its_own_unit_and_no_other_columns(scheme: str, row: int) -> None:
+    """The rows' units began at different columns, and where the first of them did has been asked for."""
+    model = lively_model(scheme, max_unit_length=7)
+    ids = torch.full((3, SEQ), 5)
+    ids[0, 1] = ids[1, 3] = ids[2, 5] = ids[1:, [8, 13]] = TERMINATOR
+    cache, fresh, kept = new_cache(model, 3), new_cache(model, 3), torch.tensor([row])
+    model(ids[:, :7], cache=cache)
+    model(ids[:, 7:8], cache=cache)
+    for each in (cache, fresh):
+        each.reorder(kept)
+    close(read(model, cache, ids[kept], (1,)), read(model, fresh, ids[kept], (SEQ,))[:, 8:])

@@ -45,6 +45,20 @@ def test_where_open_units_began_is_what_the_device_would_answer(case, chunk):
         assert state.open_from() == replace(state, opened=None).open_from()
 
 
+@pytest.mark.parametrize("rows", [[1], [1, 2], [2, 1, 1], [0, 2], [0, 1, 2], []], ids=str)
+def test_rows_that_are_kept_say_nothing_of_those_that_are_not(rows):
+    segmenter = Segmenter(Terminators({0}), max_length=5)
+    _, state = segmenter.advance(segmenter.initial(3), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 1]]))
+    # The first row's unit is nearly as long as it may be, so it is asked here where units began.
+    _, state = segmenter.advance(state, torch.tensor([[0], [1], [1]]), known=[0, 1, 1])
+    _, state = segmenter.advance(state, torch.tensor([[1], [1], [1]]), known=[1, 1, 1])
+    kept = state.reorder(torch.tensor(rows, dtype=torch.int64))
+    starts = [[5], [3], [2]]
+    assert kept.start.tolist() == [starts[row] for row in rows]
+    assert kept.open_from() == min([starts[row][0] for row in rows], default=kept.columns)
+    assert all(kept.most_open >= local for (local,) in kept.next_local.tolist())
+
+
 def test_decoding_a_row_alone_knows_where_its_unit_began():
     segmenter = Segmenter(Terminators({0}), max_length=3)
     _, state = segmenter.advance(segmenter.initial(1), torch.tensor([[1, 0, 1]]))

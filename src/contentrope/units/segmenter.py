@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -32,19 +32,21 @@ class SegmenterState:
     all_valid: Bool[Tensor, "batch 1"]  # True in every row, so that decoding need not make it for every token
     none_ends: Bool[Tensor, "batch 1"]  # False in every row, likewise
     has_memory: bool = False  # marks were given for some chunk so far
-    most_open: int = UNKNOWN  # no row has more tokens in its open unit
-    opened: int | None = None  # what open_from gives, if it is known without the device
+    most_open: int = UNKNOWN  # no row has more tokens in its open unit; a bound, true of some of the rows too
+    opened: int | None = None  # exactly what open_from gives, if it is known without the device; of all rows together
     columns: int = 0  # consumed so far, padding included
 
     def open_from(self) -> int:
         """The first column of any row's open unit; with none open, the next column."""
         if not torch.compiler.is_compiling() and self.opened is not None:  # a compiler would take it for a case
             return self.opened
-        return int(torch.where(self.next_local > 0, self.start, self.columns).min())
+        first = torch.where(self.next_local > 0, self.start, self.columns)
+        return int(first.min()) if len(first) else self.columns
 
     def reorder(self, index: Int[Tensor, "rows"]) -> "SegmenterState":
-        """The state of these rows, as a beam search selects them."""
-        return map_tensors(self, lambda rows: rows.index_select(0, index))
+        """The state of these rows, as a beam search selects them. Where the first open unit began is asked anew: it
+        may be the unit of a row that is not kept."""
+        return replace(map_tensors(self, lambda rows: rows.index_select(0, index)), opened=None)
 
 
 class Segmenter:
