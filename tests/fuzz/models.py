@@ -16,7 +16,7 @@ from tests.support import ANCHORED, VARIANTS, VOCABULARY, lively_model
 MARKER = VOCABULARY - 1
 ADDRESSED = (*KNOW_MEMORY, ANCHORED)
 WITH_UNITS = (*READ_UNITS, ANCHORED)
-SCALES = (0.5, 1.0, 1.0, 2.0, 4.0)
+SCALES = (0.5, 1.0, 1.0, 2.0, 4.0, 8.0)
 """Of weights, against those of ``lively_model``: N(0, 1.2^2 / inputs). Rounding grows with them, layer by layer."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
