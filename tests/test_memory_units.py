@@ -18,6 +18,7 @@ import contentrope as cr
 from tests.support import TERMINATOR, VOCABULARY, lively_model
 
 TOLERANCE = 1e-12
+"""Of logits of about 4. Rounding grows with the weights: tests/fuzz measures by how much."""
 MOVED = 1e-3
 MARKER = VOCABULARY - 1
 

@@ -19,6 +19,7 @@ from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
 from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, in_chunks, lively_model, random_ids
 
 TOLERANCE = 1e-12
+"""Of logits of about 4. Rounding grows with the weights: tests/fuzz measures by how much."""
 BATCH, SEQ = 3, 26
 MARKER = VOCABULARY - 1
 CHUNKINGS: dict[str, Sequence[int]] = {"single": (1,), "mixed": (4, 1, 1, 7, 2), "whole": (SEQ,)}

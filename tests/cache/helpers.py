@@ -13,6 +13,7 @@ import contentrope as cr
 from tests.support import VARIANTS, VOCABULARY
 
 TOLERANCE = 1e-12
+"""Of logits of about 4. Rounding grows with the weights: tests/fuzz measures by how much."""
 BATCH, SEQ = 2, 17
 MARKER = VOCABULARY - 1
 

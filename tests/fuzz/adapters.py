@@ -13,12 +13,13 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 import contentrope.hf as chf
 from tests.fuzz.engine import Area, Distances, Program, Step
-from tests.fuzz.models import relative
+from tests.fuzz.models import mask, relative
 from tests.hf.models import TERMINATOR, enliven, padded_dtype, random_ids, tiny
 
 BOUND = 2e-5
 """Relative to the largest logit: some models compute norms and softmax in float32, whatever their dtype."""
 MOST_COLUMNS = 80
+MARKER = 9
 CROPPED = ("llama", "qwen3", "glm", "smollm3", "gpt_neox")
 """Full attention in every layer: what a window has let go of does not come back."""
 NOT_YET = ("gpt_oss",)
@@ -29,14 +30,17 @@ MODELS = tuple(name for name in (*CROPPED, "llama", "mistral, window", "gemma3",
 def draw(random: Random) -> Program:
     name = random.choice(MODELS)
     positions = random.choice(["local", "local", "local", 0.5, "global"])
+    anchors = random.choice([0, 0, 1]) if positions == "local" else 0
     settings = {
         "model": name,
         "positions": positions,
         "units": random.choice(["ids", "ids", "ids", "every 5"]),
-        "anchors": random.choice([0, 0, 1]) if positions == "local" else 0,
+        "anchors": anchors,
+        "reader": (MARKER,) if not anchors and random.random() < 0.25 else (),
         "competition": random.choice([0.0, 0.0, 1.0]),
         "learn": random.random() < 0.3,
         "max_length": random.choice([5, 7, 11]),
+        "ends": random.random() < 0.2,
         "cache": random.choice(["dynamic", "dynamic", "lazy", "static"]),
         "left": [random.choice([0, 0, random.randint(0, 6)]) for _ in range(random.randint(1, 3))],
     }
@@ -77,12 +81,19 @@ def run(program: Program) -> Distances:
     return {str(padded_dtype(settings["model"])): worst}
 
 
-MODEL_SETTINGS = ("model", "positions", "units", "anchors", "competition", "learn", "max_length")
+MODEL_SETTINGS = ("model", "positions", "units", "anchors", "competition", "learn", "max_length", "reader")
 
 
 @functools.lru_cache(maxsize=200)
 def model_of(
-    name: str, positions: str | float, units: str, anchors: int, competition: float, learn: bool, max_length: int
+    name: str,
+    positions: str | float,
+    units: str,
+    anchors: int,
+    competition: float,
+    learn: bool,
+    max_length: int,
+    reader: tuple[int, ...],
 ) -> PreTrainedModel:
     model = tiny(name, dtype=padded_dtype(name))
     chf.attach(
@@ -93,6 +104,7 @@ def model_of(
         competition=competition,
         learn_competition=learn,
         max_length=max_length,
+        reader=reader,
     )
     model.generation_config.eos_token_id = None
     return enliven(model)
@@ -110,6 +122,8 @@ class History:
         }[settings["cache"]]()
         self.left = torch.tensor(settings["left"])
         self.ids = torch.zeros(len(self.left), 0, dtype=torch.int64)
+        self.ends = self.ids.bool()
+        """Those of the caller, if there are any."""
 
     def after(self, step: Step) -> float:
         """How far the logits of the step are from those of each row alone."""
@@ -127,17 +141,18 @@ class History:
             return self._distance(torch.cat(parts, dim=1), before) if parts else 0.0
         return 0.0
 
-    def _mask(self) -> Tensor:
-        return torch.arange(self.ids.shape[1]) >= self.left[:, None]
-
     def _read(self, size: int, end_rate: float, seed: int) -> Tensor:
         new = random_ids(len(self.ids), size, seed=seed, end_rate=end_rate)
-        self.ids = torch.cat((self.ids, new), dim=1)
-        mask = self._mask()
-        is_padded = bool(self.left.any())
-        padding = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, -size:]}
+        if seed % 3:
+            new[new == MARKER] = MARKER + 1
+        ends = mask(seed, end_rate, *new.shape)
+        self.ids, self.ends = torch.cat((self.ids, new), dim=1), torch.cat((self.ends, ends), dim=1)
+        given: dict[str, Tensor] = {"unit_ends": ends} if self.settings["ends"] else {}
+        if bool(self.left.any()):
+            valid = torch.arange(self.ids.shape[1]) >= self.left[:, None]
+            given |= {"attention_mask": valid, "position_ids": (valid.cumsum(1) - 1).clamp(min=0)[:, -size:]}
         with torch.no_grad():
-            return self.model(new, past_key_values=self.cache, **(padding if is_padded else {})).logits
+            return self.model(new, past_key_values=self.cache, **given).logits
 
     def _reorder(self, shares: tuple[float, ...]) -> None:
         rows, is_static = len(self.ids), self.settings["cache"] == "static"
@@ -147,7 +162,7 @@ class History:
         shares = tuple(shares[i % len(shares)] for i in range(rows)) if is_static else shares
         index = torch.tensor([int(share * rows) for share in shares])
         self.cache.reorder_cache(index)
-        self.left, self.ids = self.left[index], self.ids[index]
+        self.left, self.ids, self.ends = self.left[index], self.ids[index], self.ends[index]
 
     def _crop(self, count: int) -> None:
         if self.settings["cache"] == "static" or self.settings["model"] not in CROPPED:
@@ -155,32 +170,33 @@ class History:
         count = min(count, self.ids.shape[1] - 1)
         if count > 0:
             self.cache.crop(-count)
-            self.ids = self.ids[:, :-count]
+            self.ids, self.ends = self.ids[:, :-count], self.ends[:, :-count]
 
     def _distance(self, found: Tensor, before: int) -> float:
         worst = 0.0
         for row, left in enumerate(self.left.tolist()):
             kept = max(left - before, 0)
-            expected = alone(self.model, self.ids[row : row + 1, left:])[:, max(before - left, 0) :]
+            ends = self.ends[row : row + 1, left:] if self.settings["ends"] else None
+            expected = alone(self.model, self.ids[row : row + 1, left:], ends)[:, max(before - left, 0) :]
             worst = max(worst, relative(found[row : row + 1, kept:], expected))
         return worst
 
 
-def alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
+def alone(model: PreTrainedModel, ids: Tensor, ends: Tensor | None = None) -> Tensor:
     if not ids.shape[1]:
         return torch.zeros(1, 0, model.config.vocab_size)
     with torch.no_grad():
-        return model(ids, use_cache=False).logits
+        return model(ids, unit_ends=ends, use_cache=False).logits
 
 
 def generated(model: PreTrainedModel, settings: Mapping[str, Any], beams: int, new: int, seed: int) -> float:
     """How far the score of what a search finds is from the one that reading it anew gives: for each row, the sum of
     the logarithms of the chances of its new tokens."""
     prompt, left = random_ids(len(settings["left"]), 12, seed=seed), torch.tensor(settings["left"])
-    mask = torch.arange(12) >= left[:, None]
+    valid = torch.arange(12) >= left[:, None]
     out = model.generate(
-        torch.where(mask, prompt, 0),
-        attention_mask=mask.long(),
+        torch.where(valid, prompt, 0),
+        attention_mask=valid.long(),
         max_new_tokens=new,
         do_sample=False,
         num_beams=beams,
