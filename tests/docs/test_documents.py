@@ -54,8 +54,10 @@ OF_OTHERS = {
 
 
 def own_options() -> set[str]:
-    """Fields of the commands' dataclasses, with those of training, and what benchmarks add to their parsers."""
-    files = [path for folder in ("src/contentrope/cli", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    """Fields of the commands' dataclasses, with those of training, and what other parsers are given."""
+    files = [
+        path for folder in ("src/contentrope/cli", "benchmarks", "tests/fuzz") for path in (ROOT / folder).rglob("*.py")
+    ]
     source = "\n".join(path.read_text() for path in (*files, ROOT / "src/contentrope/training/config.py"))
     fields = {name.replace("_", "-") for name in re.findall(r"^    (\w+):", source, re.MULTILINE)}
     return fields | set(re.findall(r'"--([a-z-]+)"', source))

@@ -20,9 +20,10 @@ from tests.units.segmentations import TENSORS
 from tests.units.segmentations import VOCABULARY as WORDS
 
 LONGEST = 200
-BOUND = {0.5: 3e-14, 1.0: 1e-13, 2.0: 1e-12, 4.0: 1e-11, 8.0: 1e-10}
-"""In float64, relative to the largest logit, by the scale of the weights."""
-TIMES_WORSE = 8
+BOUND = {0.5: 1e-13, 1.0: 1e-12, 2.0: 1e-11, 4.0: 1e-10, 8.0: 1e-9}
+"""In float64, relative to the largest logit, by the scale of the weights: fifty times what was found or more (see
+docs/architecture.md), as rare cases amplify rounding, and still far below any fault."""
+TIMES_WORSE = 32
 """In other dtypes: how much further from float64 than the text read at once, or than one rounding of it."""
 RULES = {
     **{f"every {n}": FixedLength(n) for n in (1, 2, 3, 6)},

@@ -19,7 +19,7 @@ from tests.fuzz.engine import Area, Distances, Failure, Program, first_failure, 
 from tests.test_causality import LeakyFrame
 
 # About fifteen seconds of one core each.
-CASES = {"streams": 160, "caches": 480, "adapters": 100, "files": 1200}
+CASES = {"streams": 140, "caches": 400, "adapters": 100, "files": 1200}
 PARTS = 4
 
 
