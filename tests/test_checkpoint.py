@@ -21,6 +21,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope import schemes
+from contentrope.sealed import sealed, unseal
 from tests.support import lively_model, random_ids
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
@@ -191,15 +192,14 @@ def test_a_damaged_config_is_named_with_the_remedy(tmp_path: Path, content: byte
 
 
 def rewritten(folder: Path, change: Any = None, *, header: Any = None) -> None:
-    """Write the weights again with other tensors or another header."""
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        carried = json.loads(file.metadata()["contentrope"])
+    """Write the weights again with other tensors or another header, and the checksum of these."""
+    carried, tensors, _ = unseal(folder / WEIGHTS)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     if change:
         change(tensors)
     if header:
         carried = header(carried)
-    save_file(tensors, folder / WEIGHTS, metadata={"contentrope": json.dumps(carried)})
+    (folder / WEIGHTS).write_bytes(sealed(carried, tensors))
 
 
 def assert_refused(folder: Path, message: str) -> None:
@@ -235,9 +235,9 @@ def test_whole_numbers_are_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (lambda carried: {**carried, "format": 2}, "has format 2, this version reads 1"),
-        (lambda carried: {}, "has format None, this version reads 1"),
-        (lambda carried: [carried], "has format None, this version reads 1"),
+        (lambda carried: {**carried, "format": 3}, "has format 3, this version reads 1, 2"),
+        (lambda carried: {}, "has format None, this version reads 1, 2"),
+        (lambda carried: [carried], "has format None, this version reads 1, 2"),
     ],
     ids=["newer", "foreign", "odd"],
 )
@@ -270,8 +270,7 @@ def test_settings_of_a_wrong_kind_are_refused(tmp_path: Path, value: Any) -> Non
     places = [lambda c: {**c, "model": value}, lambda c: {"format": 1}]
     places += [lambda c, name=name: {**c, "model": {**c["model"], name: value}} for name in names]
     for place in [*places, lambda c: {**c, "model": {**c["model"], "rotary": {"base": value}}}]:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
-            whole = json.loads(file.metadata()["contentrope"])
+        whole = unseal(folder / WEIGHTS).settings
         rewritten(folder, header=place)
         try:
             assert weights_of(cr.load(folder)) == weights_of(model)
@@ -415,3 +414,34 @@ def test_saving_again_replaces_both_files(tmp_path: Path) -> None:
     cr.save(new, folder)
     assert weights_of(cr.load(folder)) == weights_of(new)
     assert json.loads((folder / SETTINGS).read_text())["model"]["scheme"] == "rope"
+
+
+# --- a checksum over weights and settings ---
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_changed_bit_anywhere_is_noticed(tmp_path: Path, bit: int) -> None:
+    """In the header a bit may be one of white space, or of a name nobody asks for: then the model is the same."""
+    model, folder = saved(tmp_path)
+    whole, wanted = (folder / WEIGHTS).read_bytes(), weights_of(model)
+    length = struct.unpack("<Q", whole[:8])[0]
+    for at in [*range(8, 8 + length, 37), *range(8 + length, len(whole), 97)]:
+        (folder / WEIGHTS).write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        try:
+            assert weights_of(cr.load(folder)) == wanted, f"byte {at}"
+            assert at < 8 + length, f"byte {at} of the weights"
+        except cr.CheckpointError as error:
+            assert str(folder) in str(error)  # noqa: PT017
+
+
+def test_a_file_of_the_first_format_has_no_checksum_and_opens(tmp_path: Path) -> None:
+    model, folder = saved(tmp_path)
+    carried, tensors, _ = unseal(folder / WEIGHTS)
+    old = {**carried, "format": 1}
+    (folder / SETTINGS).unlink()
+    save_file(dict(tensors), folder / "old", metadata={"contentrope": json.dumps(old)})
+    os.replace(folder / "old", folder / WEIGHTS)
+    assert weights_of(cr.load(folder)) == weights_of(model)
+    save_file(dict(tensors), folder / "old", metadata={"contentrope": json.dumps(carried)})
+    os.replace(folder / "old", folder / WEIGHTS)
+    assert_refused(folder, "its checksum is gone")

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 
 from contentrope.config import ModelConfig, differences
 from contentrope.errors import CheckpointError, InputError
 from contentrope.files import write_whole
 from contentrope.model import Transformer
+from contentrope.sealed import sealed, unseal
 
-WEIGHTS, SETTINGS, FORMAT = "model.safetensors", "config.json", 1
+WEIGHTS, SETTINGS, FORMAT = "model.safetensors", "config.json", 2
+READS = (1, FORMAT)
+"""1: without a checksum."""
 
 
 def save(model: Transformer, folder: str | Path) -> None:
@@ -34,8 +35,7 @@ def save(model: Transformer, folder: str | Path) -> None:
     """
     folder = Path(folder)
     settings = {"format": FORMAT, "model": model.config.to_dict()}
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    write_whole(folder / WEIGHTS, to_bytes(tensors, metadata={"contentrope": json.dumps(settings)}))
+    write_whole(folder / WEIGHTS, sealed(settings, model.state_dict()))
     try:
         write_whole(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
     except BaseException:
@@ -82,16 +82,14 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor], folde
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     try:
-        with safe_open(folder / WEIGHTS, framework="pt") as file:
-            carried = json.loads((file.metadata() or {}).get("contentrope", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        carried, tensors, checked = unseal(folder / WEIGHTS)
     except FileNotFoundError:
         raise CheckpointError(f"no {WEIGHTS} in {folder}: not a saved model, or not finished") from None
-    except (SafetensorError, json.JSONDecodeError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{folder / WEIGHTS} is damaged ({error}); restore it from a copy") from error
     found = carried.get("format") if isinstance(carried, dict) else None
-    if found != FORMAT:
-        raise CheckpointError(f"{folder / WEIGHTS} has format {found}, this version reads {FORMAT}")
+    if found not in READS:
+        raise CheckpointError(f"{folder / WEIGHTS} has format {found}, this version reads {', '.join(map(str, READS))}")
+    if found == FORMAT and not checked:
+        raise CheckpointError(f"{folder / WEIGHTS} is damaged (its checksum is gone); restore it from a copy")
     _compare_with_json(folder, carried)
     return carried, tensors
 

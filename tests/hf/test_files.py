@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import contentrope as cr
 import contentrope.hf as chf
+from contentrope.sealed import sealed
 from tests.hf.models import TERMINATOR, attached, enliven, logits, random_ids, tiny
 
 
@@ -102,7 +103,7 @@ def test_frequencies_are_compared_as_precisely_as_they_were_written(
     turning = settings["turnings"]["0"]
     turning["frequency"] = [float(f"{x * (1 + off):.6g}") for x in turning["frequency"]]
     tensors = load_file(tmp_path / "contentrope.safetensors")
-    save_file(tensors, tmp_path / "contentrope.safetensors", metadata={"contentrope": json.dumps(settings)})
+    (tmp_path / "contentrope.safetensors").write_bytes(sealed(settings, tensors))
     (tmp_path / "contentrope.json").unlink()
     other = attached("llama", lively=False)
     if fits:

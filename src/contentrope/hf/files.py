@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from contentrope.config import differences
@@ -24,6 +23,7 @@ from contentrope.files import write_whole
 from contentrope.hf.adapter import Adapter, adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.layout import ADDRESSES, CONFIG, SETTINGS, settings_in
+from contentrope.sealed import sealed, unseal
 from contentrope.training.sharding import placed, whole
 from contentrope.units import require_description
 from contentrope.units.descriptions import as_far_as_said, upgraded
@@ -66,10 +66,10 @@ def save(model: nn.Module, folder: str | Path) -> None:
     """
     adapter, folder = adapter_of(model), Path(folder)
     require_description(adapter.segmenter.rule)
-    settings = json.dumps({"format": FORMAT, **adapter.settings()}, indent=2)
-    tensors = {name: whole(t).detach().cpu().contiguous() for name, t in adapter.trained.state_dict().items()}
-    write_whole(folder / ADDRESSES, to_bytes(tensors, metadata={NAME: settings}))
-    write_whole(folder / SETTINGS, (settings + "\n").encode())
+    settings = {"format": FORMAT, **adapter.settings()}
+    tensors = {name: whole(t) for name, t in adapter.trained.state_dict().items()}
+    write_whole(folder / ADDRESSES, sealed(settings, tensors))
+    write_whole(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
 
 
 def load(model: nn.Module, folder: str | Path) -> None:
@@ -98,8 +98,9 @@ def load(model: nn.Module, folder: str | Path) -> None:
 
 def read_addresses(folder: Path) -> Saved:
     """Settings and weights of the addresses in a folder, every setting there and of its type."""
+    checked = True
     if (folder / ADDRESSES).exists():
-        where, (carried, tensors) = folder / ADDRESSES, _read(folder / ADDRESSES)
+        where, (carried, tensors, checked) = folder / ADDRESSES, unseal(folder / ADDRESSES)
         _compare_with_json(folder, carried)
     else:
         where, tensors = folder / CONFIG, _among_weights(folder)
@@ -108,6 +109,8 @@ def read_addresses(folder: Path) -> Saved:
     number = settings.pop("format", FORMAT if "rule" in _mapping(settings.get("units")) else 1)
     if type(number) is not int or number not in PRECISION:
         raise CheckpointError(f"{folder} has format {number}, this version reads {', '.join(map(str, PRECISION))}")
+    if number == FORMAT and not checked:
+        raise CheckpointError(f"{where} is damaged (its checksum is gone); restore it from a copy")
     settings = {**UNSAID, **settings}
     wrong = [f"{name} is {settings.get(name)!r}" for name, types in TYPES.items() if not _is(settings.get(name), types)]
     wrong += [f"{name} is {settings[name]}" for name in RESTORED if not wrong and not math.isfinite(settings[name])]
@@ -129,15 +132,6 @@ def _is(value: Any, types: tuple[type, ...]) -> bool:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            settings = json.loads((file.metadata() or {}).get(NAME, "{}"))
-            return settings, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); restore it from a copy") from error
 
 
 def _compare_with_json(folder: Path, carried: Any) -> None:

@@ -1,0 +1,70 @@
+"""Weights in one safetensors file with the settings they belong to, and a checksum over both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Shaped
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from contentrope.errors import CheckpointError
+
+Tensors = dict[str, Shaped[Tensor, "..."]]
+
+_SETTINGS, _CHECKSUM = "contentrope", "sha256"
+
+
+class Sealed(NamedTuple):
+    settings: Any
+    """As JSON has them; whoever reads them looks at their types."""
+    tensors: Tensors
+    checked: bool
+    """Whether the file had a checksum, which was right. Those of version 0.1 have none."""
+
+
+def sealed(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """The contents of such a file."""
+    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = json.dumps(settings, indent=2)
+    return to_bytes(held, metadata={_SETTINGS: text, _CHECKSUM: _checksum(text, held)})
+
+
+def unseal(path: Path) -> Sealed:
+    """What :func:`sealed` was given; refused if a bit of it has changed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "weights.safetensors")
+    ...     _ = path.write_bytes(sealed({"gate": 1.0}, {"w": torch.ones(2)}))
+    ...     unseal(path).settings
+    {'gate': 1.0}
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            carried = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = carried.get(_SETTINGS, "{}")
+        settings = json.loads(text)
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); restore it from a copy") from error
+    if _CHECKSUM in carried and carried[_CHECKSUM] != _checksum(text, tensors):
+        raise CheckpointError(f"{path} is damaged (its checksum is another one); restore it from a copy")
+    return Sealed(settings, tensors, _CHECKSUM in carried)
+
+
+def _checksum(settings: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(settings.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
