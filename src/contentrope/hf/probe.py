@@ -85,25 +85,36 @@ class Probe:
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While it lasts, no dropout and no gradients; afterwards every module trains or not, as it did."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
 def probing(model: PreTrainedModel, decoder: nn.Module, own: str) -> Iterator[Probe]:
-    """While it lasts, all attention of the model goes through a probe, without training, dropout or gradients."""
-    probe, was_training = Probe(own), model.training
+    """While it lasts, all attention of the model goes through a probe."""
+    probe = Probe(own)
     AttentionInterface.register("contentrope_probe", probe.attend)
     AttentionMaskInterface.register("contentrope_probe", partial(mask_of, own_name=own))
     handles = [
         *(m.register_forward_hook(_mark, with_kwargs=True) for m in rotary_modules(decoder)),
         *(m.register_forward_pre_hook(_pass_on, with_kwargs=True) for m in decoder.modules()),
     ]
-    model.eval()
     try:
         model.set_attn_implementation("contentrope_probe")
-        with torch.no_grad():
+        with evaluating(model):
             yield probe
     finally:
         model.set_attn_implementation(own)
         for handle in handles:
             handle.remove()
-        model.train(was_training)
 
 
 class _Marked(tuple):
