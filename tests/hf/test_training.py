@@ -214,7 +214,9 @@ def test_a_cache_made_by_a_compiled_graph_goes_on() -> None:
 @pytest.mark.parametrize("backwards", [False, True])
 def test_one_kernel_turns_the_way_the_model_does(backwards: bool) -> None:
     pytest.importorskip("triton")
-    turning = Turning(torch.ones(3, dtype=torch.float64), "half", backwards, heads=2, head_dim=8)
+    turning = Turning(
+        torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64), "half", backwards, heads=2, head_dim=8
+    )
     units = cr.segment(random_ids(2, 21), cr.Terminators({TERMINATOR}))
     angles, query, key = torch.randn(2, 21, 2, 3), torch.randn(2, 21, 4, 8), torch.randn(2, 21, 2, 8)
     turned, _, addressed = turns_for(angles, turning, units).of(query, key, turning.pairs)

@@ -14,7 +14,8 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import HOME, Adapter, adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.attention import OWN, register
-from contentrope.hf.probe import rotary_modules
+from contentrope.hf.check import Check, random_numbers_restored
+from contentrope.hf.probe import evaluating, rotary_modules
 from contentrope.hf.units import reader_of, rule_of
 from contentrope.units import Rule, Segmenter
 
@@ -32,6 +33,7 @@ def attach(
     anchors: int | Sequence[int] = (),
     reader: str | Iterable[int] = (),
     backend: str = "auto",
+    check: bool = True,
 ) -> PreTrainedModel:
     """Give every completed unit of the text an address in all attention layers of ``model``, in place.
 
@@ -54,6 +56,10 @@ def attach(
     ``reader``: token ids, or a text that tokens contain. Units that begin before the first of them in a row are memory:
     they see only themselves, so their order means nothing to those that read them.
 
+    ``check``: before it is returned the model shows on a few tokens that it is attached to as it should be
+    (:mod:`contentrope.hf.check`); where it is not, that is an error, and the model is left as it was. False: take it
+    on trust.
+
     >>> import torch, transformers
     >>> sizes = dict(vocab_size=9, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
     >>> model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
@@ -65,24 +71,46 @@ def attach(
     >>> [name for name, _ in model.contentrope.named_parameters()][-2:]
     ['by_turning.0.project.weight', 'by_turning.0.project.bias']
     """
-    _check_model(model, backend)
+    _refuse_if_unfit(model, backend)
     if isinstance(competition, bool) or not isinstance(competition, int | float) or not math.isfinite(competition):
         raise InputError(f"competition is {competition!r}: pass a number, 0 for none")
     register()
     embedding = cast(Tensor, model.get_input_embeddings().weight)
     rule = rule_of(units, tokenizer, marker, vocabulary_size=len(embedding))
-    adapter = Adapter(
-        model,
-        Segmenter(rule, max_length=max_length, reader=reader_of(reader, tokenizer)),
-        gate_of(positions),
-        backend,
-        competition=float(competition),
-        learn_competition=learn_competition,
-        anchors=anchors,
-    )
-    _check_length(adapter)
-    adapter.hook()
+    segmenter = Segmenter(rule, max_length=max_length, reader=reader_of(reader, tokenizer))
+    gate = gate_of(positions)
+    with random_numbers_restored(embedding.device, on_success=False):
+        adapter = Adapter(
+            model,
+            segmenter,
+            gate,
+            backend,
+            competition=float(competition),
+            learn_competition=learn_competition,
+            anchors=anchors,
+        )
+        fixed = _fixed_positions(adapter)
+        if max_length > fixed:
+            raise InputError(
+                f"max_length {max_length} goes beyond the {fixed} positions up to which the frequencies of this model "
+                f"are fixed; pass max_length={fixed} or less"
+            )
+        _hook(adapter, check, fixed)
     return model
+
+
+def _hook(adapter: Adapter, check: bool, fixed_positions: float) -> None:
+    if not check:
+        return adapter.hook()
+    known = getattr(adapter.model.config, "max_position_embeddings", None) or math.inf
+    with evaluating(adapter.model):
+        checked = Check(adapter, min(known, fixed_positions))
+        adapter.hook()
+        try:
+            checked()
+        except BaseException:
+            adapter.unhook()
+            raise
 
 
 def detach(model: nn.Module) -> nn.Module:
@@ -109,7 +137,7 @@ def gate_of(positions: str | float) -> float:
     raise InputError(f"positions is {positions!r}: pass 'global', 'local' or a number between 0 (local) and 1 (global)")
 
 
-def _check_model(model: Any, backend: str) -> None:
+def _refuse_if_unfit(model: Any, backend: str) -> None:
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"{type(model).__name__} is no transformers model; attach before wrapping it (PEFT, DDP)")
     if getattr(model, "peft_config", None):
@@ -139,21 +167,15 @@ def _check_model(model: Any, backend: str) -> None:
         raise InputError(f"{name} reads in both directions; addresses are for causal decoders")
 
 
-def _check_length(adapter: Adapter) -> None:
-    """Frequencies that depend on the largest position must not change while local positions count up."""
-    longest = adapter.segmenter.max_length
-    for rotary in rotary_modules(adapter.decoder):
-        kinds = getattr(rotary, "rope_type", "")
-        kinds = kinds.values() if isinstance(kinds, Mapping) else (kinds,)
-        if {"dynamic", "longrope"}.intersection(kinds) and longest > (bound := _fixed_positions(adapter, rotary)):
-            raise InputError(
-                f"max_length {longest} goes beyond the {bound} positions up to which the frequencies of this model "
-                f"are fixed; pass max_length={bound} or less"
-            )
-
-
-def _fixed_positions(adapter: Adapter, rotary: nn.Module) -> int:
+def _fixed_positions(adapter: Adapter) -> float:
+    """Up to which the frequencies are fixed: those of some models depend on the largest position."""
+    fixed = [math.inf]
     rope = getattr(adapter.model.config, "rope_parameters", None) or {}
     settings = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]
     named = [s["original_max_position_embeddings"] for s in settings if s.get("original_max_position_embeddings")]
-    return min([*named, cast(int, rotary.original_max_seq_len)])
+    for rotary in rotary_modules(adapter.decoder):
+        kinds = getattr(rotary, "rope_type", "")
+        kinds = kinds.values() if isinstance(kinds, Mapping) else (kinds,)
+        if {"dynamic", "longrope"}.intersection(kinds):
+            fixed += [*named, cast(int, rotary.original_max_seq_len)]
+    return min(fixed)

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from contentrope.attention import PairRule, backend_function
 from contentrope.errors import InputError
 from contentrope.hf.attention import mask_of, own_attention
-from contentrope.hf.rotary import Turning, stands_still, turning_of
+from contentrope.hf.rotary import Angles, Source, Turning, sources_of, stands_still, turning_of
 from contentrope.units import FixedLength, segment
 
 POSITIONS = (0, 1, 5)
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    turns: tuple[Tensor, ...] | None
+    turns: _Marked | None
     options: dict[str, Any]
     out: Tensor
     reached: bool
@@ -85,33 +85,59 @@ class Probe:
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While it lasts, no dropout and no gradients; afterwards every module trains or not, as it did."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
 def probing(model: PreTrainedModel, decoder: nn.Module, own: str) -> Iterator[Probe]:
-    """While it lasts, all attention of the model goes through a probe, without training, dropout or gradients."""
-    probe, was_training = Probe(own), model.training
+    """While it lasts, all attention of the model goes through a probe."""
+    probe = Probe(own)
     AttentionInterface.register("contentrope_probe", probe.attend)
     AttentionMaskInterface.register("contentrope_probe", partial(mask_of, own_name=own))
     handles = [
-        *(m.register_forward_hook(_mark) for m in rotary_modules(decoder)),
+        *(m.register_forward_hook(_mark, with_kwargs=True) for m in rotary_modules(decoder)),
         *(m.register_forward_pre_hook(_pass_on, with_kwargs=True) for m in decoder.modules()),
     ]
-    model.eval()
     try:
         model.set_attn_implementation("contentrope_probe")
-        with torch.no_grad():
+        with evaluating(model):
             yield probe
     finally:
         model.set_attn_implementation(own)
         for handle in handles:
             handle.remove()
-        model.train(was_training)
 
 
 class _Marked(tuple):
     """The output of a rotary embedding, told from other tuples."""
 
+    wide: tuple[Tensor, ...]
+    """The same in float32 at least."""
 
-def _mark(module: nn.Module, args: Any, turns: Any) -> Any:
-    return _Marked(turns) if isinstance(turns, tuple) else turns
+
+def _mark(module: nn.Module, args: Any, kwargs: dict[str, Any], turns: Any) -> Any:
+    """Cosines and sines come in the dtype of the hidden states, rounded; asked with wider ones, a module gives more."""
+    if not isinstance(turns, tuple):
+        return turns
+    marked = _Marked(turns)
+    is_coarse = any(x.dtype.itemsize < 4 for x in turns)
+    marked.wide = turns
+    if is_coarse:
+        marked.wide = module.forward(*map(_widened, args), **{k: _widened(x) for k, x in kwargs.items()})
+    return marked
+
+
+def _widened(x: Any) -> Any:
+    return x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _pass_on(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
@@ -135,10 +161,10 @@ def layers_of(model: PreTrainedModel, decoder: nn.Module, own: str) -> Found:
             alone[position] = _by_layer(probe.take(), model)
         decoder(tokens[None], use_cache=False, **({KEYWORD_ALONG: True} if _takes_keywords(decoder) else {}))
         together = _by_layer(probe.take(), model)
-    buffers = [b for m in rotary_modules(decoder) for b in m.buffers() if b.is_floating_point() and b.ndim == 1]
+    sources = [source for m in rotary_modules(decoder) for source in sources_of(m)]
     layers, turnings = {}, list[Turning]()
     for index in sorted(alone[0]):
-        turning = _turning_of_layer({p: alone[p][index] for p in POSITIONS}, buffers, model, index)
+        turning = _turning_of_layer({p: alone[p][index] for p in POSITIONS}, sources, model, index)
         number = None if turning is None else _number(turning, turnings)
         kind, window = _kind_of_mask(model, index, together[index].options)
         plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
@@ -166,7 +192,7 @@ def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:
 
 
 def _turning_of_layer(
-    seen: dict[int, Seen], buffers: list[Tensor], model: PreTrainedModel, index: int
+    seen: dict[int, Seen], sources: list[Source], model: PreTrainedModel, index: int
 ) -> Turning | None:
     keys = {p: call.key[:, :, 0] for p, call in seen.items()}
     queries = {p: call.query[:, :, 0] for p, call in seen.items()}
@@ -180,9 +206,14 @@ def _turning_of_layer(
             f"layer {index} of {type(model).__name__} turns its keys, but not by cosines and sines that it is handed "
             "as position_embeddings: its rotary embedding cannot be followed"
         )
-    cos, sin = (x[0, 0].float() for x in turns)
-    turning = turning_of(keys, cos, sin, buffers)
-    if turning is None or turning_of(queries, cos, sin, buffers) is None:
+    angles = Angles(*(x[0, 0] for x in turns.wide))
+    if angles.cos.dtype.itemsize < 4:
+        raise InputError(
+            f"{type(model).__name__} rounds its cosines and sines to {angles.cos.dtype}, which hides its frequencies; "
+            "load it with dtype=torch.float32"
+        )
+    turning = turning_of(keys, angles, sources)
+    if turning is None or turning_of(queries, angles, sources) is None:
         raise InputError(
             f"layer {index} of {type(model).__name__} turns its keys in planes that are not known here; known are "
             "half-split and interleaved pairs at the beginning of a head, turning either way"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from contentrope.config import PairLayout
 from contentrope.rotary import Rotation, rotate
@@ -25,6 +25,9 @@ class Turning:
     """The planes of a head, how fast each turns, and which way."""
 
     frequency: Float[Tensor, "pairs"]
+    """What the model at hand rotates by, to the last bit; casting a whole model rounds it too."""
+    nominal: Float[Tensor, "pairs"]
+    """What its configuration says: the same in every dtype, so that saved addresses fit a model in any of them."""
     pairs: PairLayout
     backwards: bool
     heads: int
@@ -50,27 +53,64 @@ class Turning:
             "backwards": self.backwards,
             "heads": self.heads,
             "head_dim": self.head_dim,
-            "frequency": [float(f"{x:.6g}") for x in self.frequency.tolist()],
+            "frequency": [float(f"{x:.6g}") for x in self.nominal.tolist()],
         }
 
 
+class Source(NamedTuple):
+    """Frequencies that a rotary module holds."""
+
+    frequency: Float[Tensor, "pairs"]
+    nominal: Float[Tensor, "pairs"]
+    """Before the buffer was cast."""
+
+
+def sources_of(rotary: nn.Module) -> list[Source]:
+    """Of every buffer that may hold frequencies. Some were rounded along with the weights (``model.to(dtype)`` does so,
+    ``from_pretrained(dtype=...)`` does not); a module made anew from the configuration has them whole."""
+    held = {name: b.detach().cpu() for name, b in rotary.named_buffers() if b.is_floating_point() and b.ndim == 1}
+    made = _made_anew(rotary)
+    return [Source(b.double(), _before_cast(b, made.get(name)).double()) for name, b in held.items()]
+
+
+def _made_anew(rotary: nn.Module) -> dict[str, Tensor]:
+    try:
+        with torch.device("cpu"):
+            module: Any = type(rotary)(config=rotary.config)
+    except Exception:  # a class of one's own, made in another way: what it holds is all that is known
+        return {}
+    return dict(module.named_buffers())
+
+
+def _before_cast(buffer: Tensor, made: Tensor | None) -> Tensor:
+    """Rounded values may stand in a buffer that is wide again."""
+    if made is None or made.shape != buffer.shape:
+        return buffer
+    rounded = (made.to(dtype).to(buffer.dtype) for dtype in (buffer.dtype, torch.bfloat16, torch.float16))
+    return made if any(torch.equal(r, buffer) for r in rounded) else buffer
+
+
+class Angles(NamedTuple):
+    """What the rotary embedding says of position 1."""
+
+    cos: Float[Tensor, "rotating"]
+    sin: Float[Tensor, "rotating"]
+
+
 def turning_of(
-    seen: dict[int, Float[Tensor, "rows heads head_dim"]],
-    cos: Float[Tensor, "rotating"],
-    sin: Float[Tensor, "rotating"],
-    buffers: list[Tensor],
+    seen: dict[int, Float[Tensor, "rows heads head_dim"]], angles: Angles, sources: list[Source]
 ) -> Turning | None:
     """The turning that makes of the vectors at position 0 those at the other positions, or None.
 
-    ``cos`` and ``sin`` are what the rotary embedding says of position 1; ``buffers`` may hold the exact frequencies.
+    ``angles`` in float32: those of a model's own dtype are too coarse to tell its frequencies.
     """
     _, heads, head_dim = seen[0].shape
-    for frequency in _frequencies(torch.atan2(sin.double(), cos.double()).cpu(), buffers):
-        if 2 * len(frequency) > head_dim:
+    for source in _sources(torch.atan2(angles.sin.double(), angles.cos.double()).cpu(), sources):
+        if 2 * len(source.frequency) > head_dim:
             continue
         for pairs in get_args(PairLayout):
             for backwards in (False, True):
-                found = Turning(frequency, pairs, backwards, heads, head_dim)
+                found = Turning(*source, pairs, backwards, heads, head_dim)
                 if _explains(found, seen):
                     return found
     return None
@@ -81,23 +121,24 @@ def stands_still(seen: dict[int, Tensor]) -> bool:
     return all(_close(seen[0], there) for there in seen.values())
 
 
-def _frequencies(angles: Float[Tensor, "rotating"], buffers: list[Tensor]) -> Iterator[Tensor]:
+def _sources(angles: Float[Tensor, "rotating"], sources: list[Source]) -> Iterator[Source]:
     """One per plane; rotary embeddings list each of them twice, in one of two orders, or once."""
     half = len(angles) // 2
     if len(angles) == 2 * half and half:
         if torch.allclose(angles[:half], angles[half:]):
-            yield _exact(angles[:half], buffers)
+            yield _exact(angles[:half], sources)
         if torch.allclose(angles[0::2], angles[1::2]):
-            yield _exact(angles[0::2], buffers)
-    yield _exact(angles, buffers)
+            yield _exact(angles[0::2], sources)
+    yield _exact(angles, sources)
 
 
-def _exact(measured: Tensor, buffers: list[Tensor]) -> Tensor:
+def _exact(measured: Tensor, sources: list[Source]) -> Source:
     """The buffer that was measured: angles taken back from cosines and sines are good to float32 only."""
-    for buffer in buffers:
-        if buffer.shape == measured.shape and torch.allclose(buffer.double().cpu(), measured, rtol=1e-4, atol=1e-6):
-            return buffer.detach().double().cpu()
-    return measured
+    for source in sources:
+        frequency = source.frequency
+        if frequency.shape == measured.shape and torch.allclose(frequency, measured, rtol=1e-4, atol=1e-6):
+            return source
+    return Source(measured, measured)
 
 
 def _explains(turning: Turning, seen: dict[int, Tensor]) -> bool:

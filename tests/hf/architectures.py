@@ -1,0 +1,128 @@
+"""Every causal language model of the installed transformers, tiny and random: can it be attached to?
+
+python -m tests.hf.architectures [name ...]   # tells it
+python -m tests.hf.architectures --write      # writes the table of docs/huggingface.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+
+import contentrope.hf as chf
+from contentrope.errors import BackendError, InputError
+
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "n_tokens"), 64),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "backbone_hidden_size",
+                     "attention_hidden_size", "lru_width", "emb_dim"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "decoder_ffn_dim", "encoder_ffn_dim", "dim_ff", "d_ff",
+                     "feed_forward_size", "intermediate_size_mlp", "shared_intermediate_size", "mlp_hidden_size",
+                     "dense_intermediate_size", "decoder_intermediate_size", "expert_ffn_hidden_size"), 40),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+                     "ffn_hidden_size", "shared_ffn_hidden_size"), 16),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers", "encoder_layers",
+                     "num_decoder_layers", "num_encoder_layers", "num_blocks"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads",
+                     "encoder_attention_heads", "linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "linear_num_key_heads"), 2),
+    **dict.fromkeys(("head_dim", "kv_channels", "attention_head_dim", "swa_head_dim"), 8),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k", "num_experts_per_token", "moe_topk"), 2),
+    **dict.fromkeys(("n_shared_experts", "num_shared_experts", "n_group", "topk_group", "num_expert_group"), 1),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 8),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 4),
+    "v_head_dim": 8,
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 256),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_head_dim"), 8),
+    **dict.fromkeys(("mamba_d_state", "ssm_state_size", "state_size", "mamba_dt_rank"), 4),
+    "sliding_window": 9,
+    "use_mamba_kernels": False,
+    **dict.fromkeys(("pad_token_id",), 0),
+    **dict.fromkeys(("bos_token_id",), 1),
+    **dict.fromkeys(("eos_token_id",), 2),
+    "image_token_id": 60,
+}  # fmt: skip
+"""Whatever of this a configuration knows, by any of the names in use."""
+
+READ_ONLY = {"falcon": ("head_dim",)}
+SPECIAL: dict[str, dict[str, Any]] = {}
+"""What else a tiny model of an architecture needs, or what makes it differ from a plain one."""
+
+
+class Outcome(NamedTuple):
+    kind: str
+    """supported, refused, broke, or not built."""
+    why: str
+
+
+def config_of(name: str) -> PreTrainedConfig:
+    kind = type(AutoConfig.for_model(name))
+    return kind(**small(kind, SPECIAL.get(name, {})))
+
+
+def small(kind: type[PreTrainedConfig], special: dict[str, Any]) -> dict[str, Any]:
+    known = {*inspect.signature(kind.__init__).parameters, *getattr(kind, "__annotations__", {}), *kind.attribute_map}
+    sizes = {
+        key: value for key, value in SMALL.items() if key in known and key not in READ_ONLY.get(kind.model_type, ())
+    }
+    for key, part in kind.sub_configs.items():
+        if part is AutoConfig:
+            part = type(getattr(kind(), key, None))
+        if key in known and issubclass(part, PreTrainedConfig):
+            sizes[key] = {"model_type": part.model_type, **small(part, special.get(key, {}))}
+    return {**sizes, **special}
+
+
+def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """With every weight at random, so that each of them matters."""
+    with torch.device("meta"):
+        size = AutoModelForCausalLM.from_config(config_of(name)).num_parameters()
+    if size > 10_000_000:
+        raise ValueError(f"{size} parameters are not tiny")
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_of(name), dtype=dtype)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim >= 2:
+                weight.normal_(std=1.2 / weight.shape[-1] ** 0.5)
+            else:
+                weight.add_(0.1 * torch.randn_like(weight))
+    return model.eval()
+
+
+def outcome(name: str) -> Outcome:
+    try:
+        model = tiny(name)
+    except Exception as error:
+        return Outcome("not built", f"{type(error).__name__}: {error}")
+    try:
+        chf.attach(model, units={3}, positions="local", max_length=16)
+    except (InputError, BackendError) as error:
+        return Outcome("refused", str(error))
+    except Exception as error:
+        return Outcome("broke", f"{type(error).__name__}: {error}")
+    return Outcome("supported", "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for name in args.names or NAMES:
+        found = outcome(name)
+        print(f"{name:24} {found.kind:10} {found.why.splitlines()[0] if found.why else ''}"[:400], flush=True)
+
+
+if __name__ == "__main__":
+    logging.getLogger("transformers").setLevel(logging.CRITICAL)
+    main()
