@@ -21,7 +21,7 @@ OPTIONAL = (
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
-    {"errors", "checks", "config", "files", "launching", "operators", "version"},
+    {"errors", "checks", "config", "files", "launching", "operators", "outputs", "version"},
     {"rotary", "stacked", "units"},
     {"address", "anchors", "attention", "cache", "descriptor", "parallel", "turned"},
     {"frames"},

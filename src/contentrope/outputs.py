@@ -1,0 +1,220 @@
+"""A folder that a command writes its results to: by one command at a time, and over nothing but its own.
+
+``DIR/.contentrope`` holds the lock, who holds it, files that are not whole yet, and a record of all files that were
+written with their SHA-256. Paths in the record are relative and no times are kept, so a copy is as good as the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from contentrope.errors import InputError
+from contentrope.files import append_line, digest_of, digests, flush, kept_by, writing
+
+HIDDEN, RECORD = ".contentrope", "written.jsonl"
+REMEDY = "move it away, or choose another folder"
+
+
+@dataclass
+class Entry:
+    """What is known of a file: every content it was given, or how much of it was there when it was last looked at."""
+
+    contents: set[str] = field(default_factory=set)
+    beginning: tuple[int, str] | None = None
+
+    def fits(self, path: Path) -> bool:
+        if self.beginning is None:
+            return digest_of(path) in self.contents
+        length, digest = self.beginning
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(length)).hexdigest() == digest
+
+
+class Record:
+    """What was written to a folder. Several processes may add to it at the same time."""
+
+    def __init__(self, folder: str | Path, part: str = "run") -> None:
+        self.folder = Path(os.path.abspath(folder))
+        self.hidden = self.folder / HIDDEN
+        self.path, self.scratch = self.hidden / RECORD, self.hidden / f"{part}.tmp"
+
+    def require_own(self, *paths: Path | str) -> None:
+        """Refuse paths, of files or folders, that hold what nobody recorded, or what has changed since."""
+        known: dict[str, Entry] | None = None
+        for path in (self.folder / name for name in paths):
+            if not os.path.lexists(path):
+                continue
+            known = self.entries() if known is None else known
+            for file in _files(path):
+                entry = known.get(self._name(file))
+                if entry is None or file.is_symlink() or not file.is_file():
+                    raise InputError(f"{file} was not written by this command; {REMEDY}")
+                if not entry.fits(file):
+                    raise InputError(f"{file} has changed since it was written; {REMEDY}")
+
+    def note(self, digests: Mapping[Path, str]) -> None:
+        """Record files by their SHA-256, before they get their names: a command may be killed at any moment."""
+        self._append({"path": self._name(path), "sha256": digest} for path, digest in digests.items())
+
+    def note_log(self, path: Path, beginning: bytes) -> None:
+        """Record a file that grows, by what it begins with."""
+        digest = hashlib.sha256(beginning).hexdigest()
+        self._append([{"path": self._name(path), "bytes": len(beginning), "sha256": digest}])
+
+    def adopt(self, name: str) -> None:
+        """Take a file, or all files of a folder, for one's own: its contents say so."""
+        path = self.folder / name
+        self.note({path: digest_of(path)} if path.is_file() else digests(path))
+
+    def entries(self) -> dict[str, Entry]:
+        """What is known, by relative path. A line that was cut short is left out: its file was never written."""
+        found: dict[str, Entry] = {}
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
+            with suppress(ValueError, KeyError, TypeError):
+                told = json.loads(line)
+                entry = found.setdefault(told["path"], Entry())
+                if "bytes" in told:
+                    entry.beginning = told["bytes"], told["sha256"]
+                else:
+                    entry.contents.add(told["sha256"])
+        return found
+
+    def seal_logs(self) -> None:
+        """Record files that grew as they are now."""
+        for name, entry in self.entries().items():
+            path = self.folder / name
+            if entry.beginning is not None and path.is_file() and entry.fits(path):
+                self.note_log(path, path.read_bytes())
+
+    def _name(self, path: Path) -> str:
+        return Path(os.path.abspath(path)).relative_to(self.folder).as_posix()
+
+    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        # A line of its own for each, also after one that was cut short.
+        text = "".join(f"\n{json.dumps(line)}\n" for line in lines)
+        if text:
+            append_line(self.path, text.encode())
+            flush(self.path)
+
+
+class OutputFolder(Record):
+    """The folder of a command while it runs: held by one process, which alone may write to it.
+
+    >>> import tempfile
+    >>> from contentrope.files import write_whole
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "mine").touch()
+    ...     with OutputFolder(folder) as out:
+    ...         write_whole(out.folder / "loss.json", b"1.5")
+    ...         out.require_own("loss.json", "nothing")
+    ...         try:
+    ...             out.require_own("mine")
+    ...         except InputError as error:
+    ...             print(str(error).partition("mine ")[2])
+    was not written by this command; move it away, or choose another folder
+    """
+
+    def __init__(self, folder: str | Path, part: str = "run", *, patience: float = 0.0, leads: bool = True) -> None:
+        """``part``: commands that write other files of one folder may do so at the same time, each under a name of its
+        own. ``patience``: seconds to wait for another holder. Of several processes of one command, one ``leads``."""
+        super().__init__(folder, part)
+        self.part, self.patience, self.leads = part, patience, leads
+        self.told = Path(folder)
+        self._leaving = ExitStack()
+
+    def __enter__(self) -> OutputFolder:
+        if self.leads:
+            with ExitStack() as entering:
+                entering.callback(self._remove_empty, self._made())
+                self._hold(entering)
+                entering.enter_context(kept_by(self))
+                self._leaving = entering.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._leaving.close()
+
+    def require_not_read(self, inputs: Iterable[str | Path], *names: str) -> None:
+        """Refuse to write over what is read."""
+        for given in map(Path, inputs):
+            source = Path(os.path.realpath(given))
+            for target in (Path(os.path.realpath(self.folder / name)) for name in names):
+                if source.exists() and (target == source or target in source.parents):
+                    raise InputError(f"{given} is read and would be written over; choose another folder for --out")
+
+    def _made(self) -> list[Path]:
+        """The folders that are not there yet, innermost first."""
+        return [place for place in (self.folder, *self.folder.parents) if not place.exists()]
+
+    def _hold(self, entering: ExitStack) -> None:
+        from filelock import FileLock, Timeout
+
+        with writing(self.folder):
+            self.hidden.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.hidden / f"{self.part}.lock")
+            try:
+                entering.enter_context(lock.acquire(timeout=self.patience))
+            except Timeout:
+                raise InputError(f"{self.told} is in use by {self._holder()}; {BUSY}") from None
+            entering.callback(self._leave)
+            shutil.rmtree(self.scratch, ignore_errors=True)  # what a killed command left
+            self.scratch.mkdir()
+            self._holder_file.write_text(json.dumps(_this_process()), encoding="utf-8")
+
+    @property
+    def _holder_file(self) -> Path:
+        return self.hidden / f"{self.part}.json"
+
+    def _holder(self) -> str:
+        try:
+            told = json.loads(self._holder_file.read_text(encoding="utf-8"))
+            return f"process {told['pid']} on {told['host']} since {told['since']} ({told['command']})"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another command"
+
+    def _leave(self) -> None:
+        with suppress(OSError):  # of a full disk: what is recorded already is enough
+            self.seal_logs()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._holder_file.unlink(missing_ok=True)
+        if not self.path.exists() and not list(self.hidden.glob("*.json")):
+            with suppress(OSError):  # nothing was written, and nobody else is at it: no trace is left
+                (self.hidden / f"{self.part}.lock").unlink()
+                self.hidden.rmdir()
+
+    @staticmethod
+    def _remove_empty(made: list[Path]) -> None:
+        with suppress(OSError):  # not empty
+            for place in made:
+                place.rmdir()
+
+
+BUSY = "wait until it is done, or choose another folder"
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of a folder, links among them, or the file itself."""
+    if path.is_symlink() or not path.is_dir():
+        return [path]
+    return sorted(found for found in path.rglob("*") if found.is_symlink() or not found.is_dir())
+
+
+def _this_process() -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv else "python",
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
