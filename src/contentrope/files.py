@@ -73,12 +73,29 @@ def write_whole(path: str | Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             if keeper is not None:
-                keeper.require_own(path)
+                require_replaceable({path: data})
                 keeper.note({path: hashlib.sha256(data).hexdigest()})
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def require_own(*paths: Path) -> None:
+    """Refuse, before any work is done, what could not be replaced after it. In folders that nobody keeps, all can."""
+    for path in paths:
+        keeper = keeper_of(path)
+        if keeper is not None:
+            keeper.require_own(path)
+
+
+def require_replaceable(files: Mapping[Path, bytes]) -> None:
+    """The same for files that may be there as they would be written."""
+    require_own(*(path for path, data in files.items() if path.is_symlink() or not _has(path, data)))
+
+
+def _has(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -82,13 +82,14 @@ class Record:
         """What is known, by relative path. A line that was cut short is left out: its file was never written."""
         found: dict[str, Entry] = {}
         for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, RecursionError, KeyError, TypeError):
                 told = json.loads(line)
-                entry = found.setdefault(told["path"], Entry())
-                if "bytes" in told:
-                    entry.beginning = told["bytes"], told["sha256"]
+                name, digest, length = str(told["path"]), str(told["sha256"]), told.get("bytes")
+                entry = found.setdefault(name, Entry())
+                if isinstance(length, int):
+                    entry.beginning = length, digest
                 else:
-                    entry.contents.add(told["sha256"])
+                    entry.contents.add(digest)
         return found
 
     def seal_logs(self) -> None:
@@ -146,13 +147,19 @@ class OutputFolder(Record):
     def __exit__(self, *exception: object) -> None:
         self._leaving.close()
 
-    def require_not_read(self, inputs: Iterable[str | Path], *names: str) -> None:
-        """Refuse to write over what is read."""
+    def claim(self, *names: str, inputs: Iterable[str | Path] = ()) -> None:
+        """Refuse, before any work is done, names that the command will write to and may not: they hold something else,
+        or what the command reads."""
+        if self.leads:
+            self._require_not_read(inputs, names)
+            self.require_own(*names)
+
+    def _require_not_read(self, inputs: Iterable[str | Path], names: Iterable[str]) -> None:
         for given in map(Path, inputs):
             source = Path(os.path.realpath(given))
             for target in (Path(os.path.realpath(self.folder / name)) for name in names):
                 if source.exists() and (target == source or target in source.parents):
-                    raise InputError(f"{given} is read and would be written over; choose another folder for --out")
+                    raise InputError(f"{given} is read, and {target} will be written; choose another folder for --out")
 
     def _made(self) -> list[Path]:
         """The folders that are not there yet, innermost first."""
@@ -181,7 +188,7 @@ class OutputFolder(Record):
         try:
             told = json.loads(self._holder_file.read_text(encoding="utf-8"))
             return f"process {told['pid']} on {told['host']} since {told['since']} ({told['command']})"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return "another command"
 
     def _leave(self) -> None:
@@ -201,7 +208,20 @@ class OutputFolder(Record):
                 place.rmdir()
 
 
+MOST_OF_A_COMMAND = 300
 BUSY = "wait until it is done, or choose another folder"
+
+
+def require_result(path: Path, is_ours: Callable[[dict[str, Any]], bool]) -> None:
+    """Refuse to write over a file that is no result of the same command, by what its JSON says."""
+    if not os.path.lexists(path):
+        return
+    found = None
+    if path.is_file():
+        with suppress(ValueError, RecursionError):
+            found = json.loads(path.read_bytes())
+    if not isinstance(found, dict) or not is_ours(found):
+        raise InputError(f"{path} is not a result of this command; move it away, or choose another file")
 
 
 def _files(path: Path) -> list[Path]:
@@ -212,9 +232,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _this_process() -> dict[str, Any]:
+    program = Path(sys.argv[0] if sys.argv else "python")
+    name = program.parent.name if program.name == "__main__.py" else program.name
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv else "python",
+        "command": shlex.join([name, *sys.argv[1:]])[:MOST_OF_A_COMMAND],
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -65,7 +65,7 @@ def test_everything_about_a_run_is_written(original: Path, letters: Path, tuned:
     assert found["train"]["steps"] == 6
     assert found["environment"]["torch"] == torch.__version__
     assert found["trained_parameters"] == found["parameters"]
-    assert {path.name for path in tuned.iterdir()} == {"model", "metrics.jsonl", "finetune.json"}
+    assert {path.name for path in tuned.iterdir()} == {"model", "metrics.jsonl", "finetune.json", ".contentrope"}
     for name, folder in (("before", original), ("after", tuned / "model")):
         model, tokenizer = load_any(str(folder))
         ids = encode(read_text([str(letters)]), tokenizer).held_out

@@ -46,7 +46,7 @@ def test_everything_about_a_run_is_written(text: Path, trained: Path) -> None:
     assert vocabulary == corpus.vocabulary
     assert found["held_out_perplexity"] == pytest.approx(perplexity(model, corpus.held_out, 16), rel=1e-6)
     assert found["final_loss"] == pytest.approx(read_metrics(trained / "metrics.jsonl")[-1]["loss"])
-    assert {path.name for path in trained.iterdir()} == {"model", "metrics.jsonl", "train.json"}
+    assert {path.name for path in trained.iterdir()} == {"model", "metrics.jsonl", "train.json", ".contentrope"}
 
 
 def test_the_model_is_the_one_asked_for(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,8 +31,11 @@ from contentrope.experiments.saved import save_text_model
 from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.suite import finite_or_none, fresh_model, seeded
 from contentrope.model import Transformer
+from contentrope.outputs import OutputFolder
 from contentrope.results import environment, read_json, write_json
 from contentrope.training import MetricsLog, Stepper, StepReport, TrainConfig, Windows, local_device, stepper_for, train
+from contentrope.training import checkpoint as checkpoints
+from contentrope.training.metrics import METRICS
 
 
 class TrainOptions(TrainConfig):
@@ -86,10 +88,12 @@ class Train:
         corpus = load_corpus(self.text, characters=self.characters)
         settings = self._settings(config, corpus)
         console = SavingConsole(quiet=not is_first_process())
-        if holds_this_run(self.out / "train.json", settings):
-            say(console, f"{self.out} is finished already.")
-        else:
-            self._train(config, corpus, settings, str(local_device(device)), console)
+        with OutputFolder(self.out, leads=is_first_process()) as out:
+            if holds_this_run(self.out / "train.json", settings):
+                say(console, f"{self.out} is finished already.")
+            else:
+                out.claim("model", "train.json", METRICS, inputs=[self.text])
+                self._train(config, corpus, settings, str(local_device(device)), console)
         if is_first_process():
             show_run(console, self.out, read_json(self.out / "train.json"))
 
@@ -131,7 +135,7 @@ class Train:
             found |= {"acceleration": stepper.acceleration, "processes": stepper.team.size}
             found["environment"] = environment(device)
             write_json(self.out / "train.json", settings | found)
-            shutil.rmtree(self.out / "checkpoint")  # train.json says that the run is finished
+            checkpoints.drop(self.out / "checkpoint")  # train.json says that the run is finished
 
 
 def holds_this_run(path: Path, settings: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from contentrope.errors import BackendError, InputError
 from contentrope.files import append_line, begin_log, writing
 
+METRICS = "metrics.jsonl"
 MOST_LINES = 200
 """About as many are written for a run, however long, unless ``every`` is given."""
 LEAST_STEPS = 10
@@ -69,7 +70,7 @@ class MetricsLog:
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise InputError(f"every must be an integer of at least 1, got {every!r}")
         self.folder, self.every = Path(folder), every
-        self.path = self.folder / "metrics.jsonl"
+        self.path = self.folder / METRICS
         self._last: int | None = None
         """The last step recorded; None before the file has been looked at."""
         # Now, not after hours of training, is the time to hear that a package is missing.

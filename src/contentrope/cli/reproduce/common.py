@@ -10,12 +10,13 @@ from typing import Annotated, Any, ClassVar, get_args
 from tyro.conf import arg
 
 from contentrope.cli.options import Device, chosen_device, one, require_folder, several
-from contentrope.cli.report import show_results
+from contentrope.cli.report import REPORT_TIME, show_results
 from contentrope.cli.tables import SavingConsole, say
 from contentrope.errors import InputError
 from contentrope.experiments import suite
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.first_weights import FirstWeights
+from contentrope.outputs import OutputFolder
 from contentrope.training import TrainConfig
 from contentrope.training.config import Precision, Schedule
 
@@ -59,11 +60,15 @@ class Reproduction:
         raise NotImplementedError
 
     def run(self) -> None:
+        from contentrope.reports.write import PAGES
+
         config, name = self.settings()
         experiment = self.experiment(config)
         out = self.out or Path(f"runs/{experiment.name}-{name}")
         require_folder(out)
         device, console = chosen_device(self.device), SavingConsole()
+        with OutputFolder(out, "report", patience=REPORT_TIME) as report:
+            report.claim(*PAGES)
         try:
             with progress_display(console) as progress:
                 results = suite.run(experiment, out, progress, device, preset=name, jobs=self.jobs, asked=self.asked())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 
 from contentrope.errors import BackendError, CheckpointError, InputError
+from contentrope.files import write_folder
 from contentrope.results import read_json
 
 SETTINGS, ADAPTER = "contentrope.json", "adapter_config.json"
@@ -96,8 +95,9 @@ def save_plain(model: Any, tokenizer: Any, folder: Path) -> None:
     """An ordinary checkpoint."""
 
     def write(place: Path) -> None:
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+        with quiet():
+            model.save_pretrained(place)
+            tokenizer.save_pretrained(place)
 
     write_folder(folder, write)
 
@@ -108,31 +108,17 @@ def save_converted(model: Any, tokenizer: Any, folder: Path) -> None:
     from contentrope.hf.addresses import NAME
 
     def write(place: Path) -> None:
-        if hasattr(model, "peft_config"):
-            model.save_pretrained(place)
-        else:
-            # The addresses have a file of their own, which says what they belong to.
-            weights = {name: t for name, t in model.state_dict().items() if not name.startswith(f"{NAME}.")}
-            model.save_pretrained(place, state_dict=weights)
-        chf.save(model, place)
-        tokenizer.save_pretrained(place)
+        with quiet():
+            if hasattr(model, "peft_config"):
+                model.save_pretrained(place)
+            else:
+                # The addresses have a file of their own, which says what they belong to.
+                weights = {name: t for name, t in model.state_dict().items() if not name.startswith(f"{NAME}.")}
+                model.save_pretrained(place, state_dict=weights)
+            chf.save(model, place)
+            tokenizer.save_pretrained(place)
 
     write_folder(folder, write)
-
-
-def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """A folder appears under its name when it is complete; an earlier one goes only then."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        with quiet():
-            write(place)
-        place.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(place, folder)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
 
 
 def is_checkpoint(folder: str | Path) -> bool:
