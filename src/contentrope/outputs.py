@@ -166,19 +166,27 @@ class OutputFolder(Record):
         return [place for place in (self.folder, *self.folder.parents) if not place.exists()]
 
     def _hold(self, entering: ExitStack) -> None:
-        from filelock import FileLock, Timeout
-
         with writing(self.folder):
-            self.hidden.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.hidden / f"{self.part}.lock")
-            try:
-                entering.enter_context(lock.acquire(timeout=self.patience))
-            except Timeout:
-                raise InputError(f"{self.told} is in use by {self._holder()}; {BUSY}") from None
+            self._lock(entering)
             entering.callback(self._leave)
             shutil.rmtree(self.scratch, ignore_errors=True)  # what a killed command left
             self.scratch.mkdir()
             self._holder_file.write_text(json.dumps(_this_process()), encoding="utf-8")
+
+    def _lock(self, entering: ExitStack) -> None:
+        from filelock import FileLock, Timeout
+
+        for attempt in range(ATTEMPTS):
+            try:
+                self.hidden.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(self.hidden / f"{self.part}.lock")
+                entering.enter_context(lock.acquire(timeout=self.patience))
+                return
+            except Timeout:
+                raise InputError(f"{self.told} is in use by {self._holder()}; {BUSY}") from None
+            except FileNotFoundError:  # another command has just left and taken the folder with it
+                if attempt == ATTEMPTS - 1:
+                    raise
 
     @property
     def _holder_file(self) -> Path:
@@ -209,6 +217,7 @@ class OutputFolder(Record):
 
 
 MOST_OF_A_COMMAND = 300
+ATTEMPTS = 100
 BUSY = "wait until it is done, or choose another folder"
 
 
