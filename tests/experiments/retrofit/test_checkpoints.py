@@ -19,7 +19,6 @@ from contentrope.experiments.retrofit.checkpoints import (
     load_model,
     load_tokenizer,
     save_converted,
-    write_folder,
 )
 from tests.experiments.retrofit.tiny import LINES, TOKENIZER, addressed_reader, lively_reader, saved_original
 
@@ -78,19 +77,6 @@ def test_a_rule_of_ones_own_is_left_to_its_owner(tmp_path: Path) -> None:
     (tmp_path / "saved" / "contentrope.json").write_text(json.dumps({**settings, "units": {"rule": "Mine"}}))
     with pytest.raises(CheckpointError, match="attach with it in Python"):
         load_any(str(tmp_path / "saved"))
-
-
-def test_a_folder_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    write_folder(tmp_path / "saved", lambda place: (place / "a").write_text("old") and None)
-
-    def fails(place: Path) -> None:
-        (place / "a").write_text("new")
-        raise OSError("no space left")
-
-    with pytest.raises(OSError, match="no space left"):
-        write_folder(tmp_path / "saved", fails)
-    assert (tmp_path / "saved" / "a").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
 def test_without_a_connection_a_hub_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
