@@ -24,6 +24,8 @@ from contentrope.errors import InputError
 from contentrope.files import append_line, digest_of, digests, flush, kept_by, writing
 
 HIDDEN, RECORD = ".contentrope", "written.jsonl"
+RUN = "run"
+"""The part of a command that computes; logs are its own."""
 REMEDY = "move it away, or choose another folder"
 
 
@@ -45,7 +47,7 @@ class Entry:
 class Record:
     """What was written to a folder. Several processes may add to it at the same time."""
 
-    def __init__(self, folder: str | Path, part: str = "run") -> None:
+    def __init__(self, folder: str | Path, part: str = RUN) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.hidden = self.folder / HIDDEN
         self.path, self.scratch = self.hidden / RECORD, self.hidden / f"{part}.tmp"
@@ -93,10 +95,12 @@ class Record:
         return found
 
     def seal_logs(self) -> None:
-        """Record files that grew as they are now."""
+        """Record files that have grown as they are now."""
         for name, entry in self.entries().items():
             path = self.folder / name
-            if entry.beginning is not None and path.is_file() and entry.fits(path):
+            if entry.beginning is None or not path.is_file() or path.stat().st_size == entry.beginning[0]:
+                continue
+            if entry.fits(path):
                 self.note_log(path, path.read_bytes())
 
     def _name(self, path: Path) -> str:
@@ -127,7 +131,7 @@ class OutputFolder(Record):
     was not written by this command; move it away, or choose another folder
     """
 
-    def __init__(self, folder: str | Path, part: str = "run", *, patience: float = 0.0, leads: bool = True) -> None:
+    def __init__(self, folder: str | Path, part: str = RUN, *, patience: float = 0.0, leads: bool = True) -> None:
         """``part``: commands that write other files of one folder may do so at the same time, each under a name of its
         own. ``patience``: seconds to wait for another holder. Of several processes of one command, one ``leads``."""
         super().__init__(folder, part)
@@ -200,8 +204,9 @@ class OutputFolder(Record):
             return "another command"
 
     def _leave(self) -> None:
-        with suppress(OSError):  # of a full disk: what is recorded already is enough
-            self.seal_logs()
+        if self.part == RUN:
+            with suppress(OSError):  # of a full disk: what is recorded already is enough
+                self.seal_logs()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self._holder_file.unlink(missing_ok=True)
         if not self.path.exists() and not list(self.hidden.glob("*.json")):

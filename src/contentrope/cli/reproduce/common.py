@@ -60,15 +60,12 @@ class Reproduction:
         raise NotImplementedError
 
     def run(self) -> None:
-        from contentrope.reports.write import PAGES
-
         config, name = self.settings()
         experiment = self.experiment(config)
         out = self.out or Path(f"runs/{experiment.name}-{name}")
         require_folder(out)
         device, console = chosen_device(self.device), SavingConsole()
-        with OutputFolder(out, "report", patience=REPORT_TIME) as report:
-            report.claim(*PAGES)
+        _claim_report(out)
         try:
             with progress_display(console) as progress:
                 results = suite.run(experiment, out, progress, device, preset=name, jobs=self.jobs, asked=self.asked())
@@ -135,3 +132,15 @@ class TrainingReproduction(Reproduction):
         if self.steps is not None:
             changes["warmup"] = preset.warmup * self.steps // preset.steps
         return replace(preset, **changes)
+
+
+def _claim_report(out: Path) -> None:
+    """Refuse a report that could not be written after the work. One of an earlier version has no record, but is the
+    same, byte for byte, when it is made again."""
+    from contentrope.reports import read_results, write_report
+    from contentrope.reports.write import PAGES
+
+    with OutputFolder(out, "report", patience=REPORT_TIME) as report:
+        if (out / suite.RESULTS).exists() and any((out / name).exists() for name in PAGES):
+            write_report(read_results(out / suite.RESULTS), out)
+        report.claim(*PAGES)
