@@ -63,10 +63,11 @@ def write_whole(path: str | Path, data: bytes) -> None:
     """Replace ``path`` with ``data``; after a crash or a full disk the old content is still there."""
     path = Path(path)
     keeper = keeper_of(path)
-    with writing(path, len(data)):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=keeper.scratch if keeper else path.parent, prefix=f".{path.name}.")
-        try:
+    try:
+        with writing(path, len(data)):
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -76,9 +77,9 @@ def write_whole(path: str | Path, data: bytes) -> None:
                 require_replaceable({path: data})
                 keeper.note({path: hashlib.sha256(data).hexdigest()})
             os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def require_own(*paths: Path) -> None:
@@ -109,7 +110,8 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(dir=keeper.scratch if keeper else folder.parent, prefix=f".{folder.name}."))
-        try:
+    try:
+        with writing(folder):
             (place / "new").mkdir(mode=0o755)
             write(place / "new")
             if keeper is not None:
@@ -117,8 +119,8 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
                 found = digests(place / "new")
                 keeper.note({folder / path.relative_to(place / "new"): digest for path, digest in found.items()})
             _swap(place, folder)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _swap(place: Path, folder: Path) -> None:

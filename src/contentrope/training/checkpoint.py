@@ -41,14 +41,15 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
         place = folder / _WRITING
         _remove(place)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        with writing(target, size):
+        with writing(target):
             place.mkdir(parents=True)
-            try:
+        try:
+            with writing(target, size):
                 _write(place, tensors, state)
                 os.replace(place, target)
-            except BaseException:
-                _remove(place)
-                raise
+        except BaseException:
+            _remove(place)
+            raise
     _remove_all(_steps(folder)[:-KEPT])
     return target
 
