@@ -178,6 +178,20 @@ def test_a_damaged_record_loses_no_more_than_what_is_damaged(out: Path, damage: 
         held.claim("result.json")
 
 
+def test_what_another_command_wrote_is_somebody_elses(out: Path) -> None:
+    before = tree(out)
+    with OutputFolder(out, "another") as held:
+        for name in ("result.json", "model", "log.jsonl"):
+            with pytest.raises(InputError):
+                held.claim(name)
+        write_whole(out / "new.json", b"theirs")
+    with OutputFolder(out) as held:
+        held.claim("result.json", "model", "log.jsonl")
+        with pytest.raises(InputError):
+            held.claim("new.json")
+    assert tree(out) == {**before, "new.json": b"theirs"}
+
+
 def test_nothing_is_left_where_nothing_was_written(tmp_path: Path) -> None:
     with OutputFolder(tmp_path / "deep" / "er"):
         pass
@@ -240,7 +254,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_even_if_killed(tmp_
             pass
         for word in (str(tmp_path / "out"), str(first.pid), os.uname().nodename):
             assert word in str(caught.value)
-        with OutputFolder(tmp_path / "out", "report"):
+        with OutputFolder(tmp_path / "out", part="report"):
             write_whole(tmp_path / "out" / "report.md", b"meanwhile")
         with OutputFolder(tmp_path / "out", leads=False):
             pass

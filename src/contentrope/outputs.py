@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from contentrope.errors import InputError
-from contentrope.files import append_line, digest_of, digests, flush, kept_by, writing
+from contentrope.files import append_line, digest_of, flush, kept_by, writing
 
 HIDDEN, RECORD = ".contentrope", "written.jsonl"
-RUN = "run"
-"""The part of a command that computes; logs are its own."""
+RUN, REPORT = "run", "report"
+"""Parts: of commands that compute, whose logs grow, and of those that read results and write a report."""
 REMEDY = "move it away, or choose another folder"
 
 
@@ -47,7 +47,9 @@ class Entry:
 class Record:
     """What was written to a folder. Several processes may add to it at the same time."""
 
-    def __init__(self, folder: str | Path, part: str = RUN) -> None:
+    def __init__(self, folder: str | Path, command: str = "", part: str = RUN) -> None:
+        """``command``: what another command wrote is no more its own than what a user did."""
+        self.command = command
         self.folder = Path(os.path.abspath(folder))
         self.hidden = self.folder / HIDDEN
         self.path, self.scratch = self.hidden / RECORD, self.hidden / f"{part}.tmp"
@@ -68,24 +70,25 @@ class Record:
 
     def note(self, digests: Mapping[Path, str]) -> None:
         """Record files by their SHA-256, before they get their names: a command may be killed at any moment."""
-        self._append({"path": self._name(path), "sha256": digest} for path, digest in digests.items())
+        self._append({"path": self._name(path), "by": self.command, "sha256": d} for path, d in digests.items())
 
     def note_log(self, path: Path, beginning: bytes) -> None:
         """Record a file that grows, by what it begins with."""
         digest = hashlib.sha256(beginning).hexdigest()
-        self._append([{"path": self._name(path), "bytes": len(beginning), "sha256": digest}])
+        self._append([{"path": self._name(path), "by": self.command, "bytes": len(beginning), "sha256": digest}])
 
     def adopt(self, name: str) -> None:
-        """Take a file, or all files of a folder, for one's own: its contents say so."""
-        path = self.folder / name
-        self.note({path: digest_of(path)} if path.is_file() else digests(path))
+        """Take a file for one's own: its contents say so."""
+        self.note({self.folder / name: digest_of(self.folder / name)})
 
     def entries(self) -> dict[str, Entry]:
-        """What is known, by relative path. A line that was cut short is left out: its file was never written."""
+        """What the command wrote, by relative path. A line that was cut short is left out: its file is not there."""
         found: dict[str, Entry] = {}
         for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
             with suppress(ValueError, RecursionError, KeyError, TypeError):
                 told = json.loads(line)
+                if told["by"] != self.command:
+                    continue
                 name, digest, length = str(told["path"]), str(told["sha256"]), told.get("bytes")
                 entry = found.setdefault(name, Entry())
                 if isinstance(length, int):
@@ -131,10 +134,12 @@ class OutputFolder(Record):
     was not written by this command; move it away, or choose another folder
     """
 
-    def __init__(self, folder: str | Path, part: str = RUN, *, patience: float = 0.0, leads: bool = True) -> None:
+    def __init__(
+        self, folder: str | Path, command: str = "", *, part: str = RUN, patience: float = 0.0, leads: bool = True
+    ) -> None:
         """``part``: commands that write other files of one folder may do so at the same time, each under a name of its
         own. ``patience``: seconds to wait for another holder. Of several processes of one command, one ``leads``."""
-        super().__init__(folder, part)
+        super().__init__(folder, command, part)
         self.part, self.patience, self.leads = part, patience, leads
         self.told = Path(folder)
         self._leaving = ExitStack()

@@ -103,6 +103,14 @@ def test_nor_over_another_model(
         require_refused(words, tmp_path / "q", capsys, tmp_path / "q" / "model")
 
 
+@pytest.mark.usefixtures("no_training")
+def test_nor_over_what_train_wrote(
+    trained: Path, pretrained: Path, letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(shutil.copytree(trained, tmp_path / "run"))
+    require_refused(finetune(pretrained / "model", letters, out), out, capsys, out / "model")
+
+
 def test_a_checkpoint_beside_is_no_obstacle(pretrained: Path, letters: Path) -> None:
     before = tree(pretrained)
     (pretrained / "model").rename(pretrained / "base")

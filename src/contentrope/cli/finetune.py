@@ -118,7 +118,7 @@ class Finetune:
         dealt_out(self.anchors, key_heads(config_of(self.model)))
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
-        with OutputFolder(self.out, leads=is_first_process()) as out:
+        with OutputFolder(self.out, "finetune", leads=is_first_process()) as out:
             if holds_this_run(self.out / "finetune.json", settings):
                 say(console, f"{self.out} is finished already.")
             else:

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from contentrope.cli.options import one
 from contentrope.cli.tables import print_results, say
 from contentrope.errors import InputError
-from contentrope.outputs import OutputFolder
+from contentrope.outputs import REPORT, OutputFolder
 
 REPORT_TIME = 60.0
 """Seconds that another report of the same folder may take."""
@@ -53,7 +53,7 @@ def show_results(console: Console, results: Mapping[str, Any], folder: Path) -> 
     if missing:
         say(console, f"Not finished yet: {'; '.join(missing)}.")
     # Not the lock of the experiment: reports are made while it runs too.
-    with OutputFolder(folder, "report", patience=REPORT_TIME):
+    with OutputFolder(folder, "report", part=REPORT, patience=REPORT_TIME):
         written = write_report(results, folder)
     for path in written:
         say(console, f"written: {path}")

@@ -88,7 +88,7 @@ class Train:
         corpus = load_corpus(self.text, characters=self.characters)
         settings = self._settings(config, corpus)
         console = SavingConsole(quiet=not is_first_process())
-        with OutputFolder(self.out, leads=is_first_process()) as out:
+        with OutputFolder(self.out, "train", leads=is_first_process()) as out:
             if holds_this_run(self.out / "train.json", settings):
                 say(console, f"{self.out} is finished already.")
             else:

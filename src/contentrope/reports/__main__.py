@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contentrope.errors import BackendError, InputError
-from contentrope.outputs import OutputFolder
+from contentrope.outputs import REPORT, OutputFolder
 from contentrope.reports import draw_picture, read_results, write_report
 from contentrope.reports.read import Results
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             written = [_write_picture(results, options.picture_only)]
         else:
             folder = options.out or options.results.parent
-            with OutputFolder(folder, "report"):
+            with OutputFolder(folder, "report", part=REPORT):
                 written = write_report(results, folder)
     except (InputError, BackendError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

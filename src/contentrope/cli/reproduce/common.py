@@ -16,7 +16,7 @@ from contentrope.errors import InputError
 from contentrope.experiments import suite
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.first_weights import FirstWeights
-from contentrope.outputs import OutputFolder
+from contentrope.outputs import REPORT, OutputFolder
 from contentrope.training import TrainConfig
 from contentrope.training.config import Precision, Schedule
 
@@ -140,7 +140,7 @@ def _claim_report(out: Path) -> None:
     from contentrope.reports import read_results, write_report
     from contentrope.reports.write import PAGES
 
-    with OutputFolder(out, "report", patience=REPORT_TIME) as report:
+    with OutputFolder(out, "report", part=REPORT, patience=REPORT_TIME) as report:
         if (out / suite.RESULTS).exists() and any((out / name).exists() for name in PAGES):
             write_report(read_results(out / suite.RESULTS), out)
         report.claim(*PAGES)

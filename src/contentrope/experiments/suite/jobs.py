@@ -29,6 +29,10 @@ OF_ONE_VARIANT = (DivergedError, torch.OutOfMemoryError, InputError)
 the failures are raised in the end."""
 
 
+def command_of(experiment: Experiment) -> str:
+    return f"reproduce {experiment.name}"
+
+
 def measure_all(
     experiment: Experiment, missing: dict[str, list[int]], out: Path, device: str, tell: Tell, jobs: int
 ) -> None:
@@ -121,5 +125,5 @@ def _measure_apart(experiment: Experiment, variant: str, seeds: list[int], out: 
             raise KeyboardInterrupt  # training saves where it is
         _Process.told.put(event)
 
-    with kept_by(Record(out)):
+    with kept_by(Record(out, command_of(experiment))):
         experiment.measure(variant, seeds, out, device, tell)

@@ -12,7 +12,7 @@ from contentrope.config import differences
 from contentrope.errors import InputError
 from contentrope.experiments.devices import require_device
 from contentrope.experiments.suite.experiment import Evaluated, Experiment, Finished, Tell, Trained
-from contentrope.experiments.suite.jobs import measure_all
+from contentrope.experiments.suite.jobs import command_of, measure_all
 from contentrope.experiments.suite.models import folder_of
 from contentrope.outputs import OutputFolder
 from contentrope.reports.checked import check_results
@@ -65,7 +65,7 @@ def run(
             "variants at a time (`contentrope train` is the command for accelerate launch)"
         )
     experiment.check()
-    with OutputFolder(out) as held:
+    with OutputFolder(out, command_of(experiment)) as held:
         results = _begin(experiment, out / RESULTS, preset)
         if asked is not None:
             results["asked"] = list(asked)
