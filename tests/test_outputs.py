@@ -178,6 +178,13 @@ def test_a_damaged_record_loses_no_more_than_what_is_damaged(out: Path, damage: 
         held.claim("result.json")
 
 
+def test_files_that_are_not_whole_are_not_recorded(out: Path) -> None:
+    with OutputFolder(out) as held:
+        write_folder(out / "model", lambda place: write_whole(place / "weights.bin", b"second"))
+        assert not [name for name in held.entries() if name.startswith(HIDDEN)]
+        held.claim("model")
+
+
 def test_what_another_command_wrote_is_somebody_elses(out: Path) -> None:
     before = tree(out)
     with OutputFolder(out, "another") as held:

@@ -55,7 +55,11 @@ def kept_by(keeper: Keeper) -> Iterator[None]:
 def keeper_of(path: Path) -> Keeper | None:
     """Of the folders that are kept, the innermost one that holds ``path``; of its keepers, the last to come."""
     place = Path(os.path.abspath(path))
-    holding = [keeper for keeper in reversed(_keepers) if keeper.folder in place.parents]
+    holding = [
+        keeper
+        for keeper in reversed(_keepers)
+        if keeper.folder in place.parents and keeper.scratch not in place.parents
+    ]
     return max(holding, key=lambda keeper: len(keeper.folder.parts), default=None)
 
 

@@ -23,7 +23,7 @@ from contentrope.cli.options import (
     several,
 )
 from contentrope.cli.tables import SavingConsole, say
-from contentrope.cli.train import TrainOptions, holds_this_run
+from contentrope.cli.train import TrainOptions, holds_this_run, named_if_damaged
 from contentrope.errors import InputError
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.evaluation import perplexity, shown
@@ -32,7 +32,7 @@ from contentrope.experiments.retrofit.conversions import Addresses, Positions
 from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
 from contentrope.experiments.suite import finite_or_none, seeded
 from contentrope.outputs import OutputFolder
-from contentrope.results import environment, read_json, write_json
+from contentrope.results import environment, write_json
 from contentrope.training import (
     MetricsLog,
     Stepper,
@@ -125,7 +125,8 @@ class Finetune:
                 out.claim("model", "finetune.json", METRICS, inputs=[self.model, *self.text])
                 self._train(config, options, tokenizer, ids, settings, str(local_device(device)), console)
         if is_first_process():
-            show_run(console, self.out, read_json(self.out / "finetune.json"))
+            with named_if_damaged(self.out / "finetune.json") as found:
+                show_run(console, self.out, found)
 
     def _options(self) -> Addresses:
         if self.lora < 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,7 +96,8 @@ class Train:
                 out.claim("model", "train.json", METRICS, inputs=[self.text])
                 self._train(config, corpus, settings, str(local_device(device)), console)
         if is_first_process():
-            show_run(console, self.out, read_json(self.out / "train.json"))
+            with named_if_damaged(self.out / "train.json") as found:
+                show_run(console, self.out, found)
 
     def _settings(self, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
         """What decides the numbers, as JSON."""
@@ -150,6 +152,19 @@ def holds_this_run(path: Path, settings: Mapping[str, Any]) -> bool:
     if unlike:
         raise InputError(f"{path.parent} holds another finished run ({'; '.join(unlike)}); choose another folder")
     return True
+
+
+@contextmanager
+def named_if_damaged(path: Path) -> Iterator[Any]:
+    """What a finished run has written about itself; where something is missing or no number, the file is named."""
+    try:
+        yield read_json(path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} is damaged ({type(error).__name__}: {error}); restore it from a copy, or delete it to train again"
+        ) from error
 
 
 def _whole_model(stepper: Stepper, config: ModelConfig, device: str) -> Transformer | None:
