@@ -258,6 +258,41 @@ def test_settings_this_version_does_not_know_are_refused(tmp_path: Path) -> None
         cr.load(folder)
 
 
+ODD: list[Any] = [None, 7, -1.5, True, "x", [], [[]], {}, {"a": []}, 1e400, 10**30]
+
+
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_settings_of_a_wrong_kind_are_refused(tmp_path: Path, value: Any) -> None:
+    """Or make the very model that was saved."""
+    model, folder = saved(tmp_path)
+    (folder / SETTINGS).unlink()
+    names = [*model.config.to_dict()]
+    places = [lambda c: {**c, "model": value}, lambda c: {"format": 1}]
+    places += [lambda c, name=name: {**c, "model": {**c["model"], name: value}} for name in names]
+    for place in [*places, lambda c: {**c, "model": {**c["model"], "rotary": {"base": value}}}]:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            whole = json.loads(file.metadata()["contentrope"])
+        rewritten(folder, header=place)
+        try:
+            assert weights_of(cr.load(folder)) == weights_of(model)
+            cr.load_into(lively_model("content"), folder)
+        except cr.CheckpointError as error:
+            assert str(folder) in str(error)  # noqa: PT017
+        rewritten(folder, header=lambda _, whole=whole: whole)
+
+
+def test_settings_nested_deep_are_refused(tmp_path: Path) -> None:
+    _, folder = saved(tmp_path)
+    deep = "[" * 100_000 + "]" * 100_000
+    (folder / SETTINGS).write_text(deep)
+    assert_refused(folder, "config.json is damaged")
+    (folder / SETTINGS).unlink()
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, folder / WEIGHTS, metadata={"contentrope": deep})
+    assert_refused(folder, "model.safetensors is damaged")
+
+
 def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
     with pytest.raises(cr.CheckpointError, match=re.escape(f"no {WEIGHTS} in {tmp_path}: not a saved model")):
         cr.load(tmp_path)

@@ -77,3 +77,9 @@ def test_a_copied_source_may_name_its_commit(monkeypatch: pytest.MonkeyPatch) ->
     assert environment()["git"] == "0" * 40
     monkeypatch.setattr("contentrope.results._commit", lambda file: "1" * 40)
     assert environment()["git"] == "1" * 40, "what git says counts for more"
+
+
+def test_json_nested_too_deep_is_named(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(InputError, match=r"deep\.json"):
+        read_json(tmp_path / "deep.json")

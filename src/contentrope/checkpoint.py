@@ -47,11 +47,7 @@ def save(model: Transformer, folder: str | Path) -> None:
 def load(folder: str | Path, *, device: str | torch.device = "cpu", backend: str = "auto") -> Transformer:
     """The model saved in ``folder``, in the dtype it was saved in."""
     settings, tensors = _read(Path(folder))
-    try:
-        config = ModelConfig.from_dict(settings["model"])
-    except (InputError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{Path(folder) / WEIGHTS} has settings this version cannot use: {error}") from error
-    model = Transformer(config, backend=backend)
+    model = Transformer(_config_of(settings, tensors, Path(folder)), backend=backend)
     _fill(model, tensors, Path(folder))
     return model.to(device)
 
@@ -59,10 +55,29 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu", backend: str
 def load_into(model: Transformer, folder: str | Path) -> None:
     """Fill an existing model; refused, with the difference named, if it was made with other settings."""
     settings, tensors = _read(Path(folder))
-    found = differences(model.config.to_dict(), settings["model"])
-    if found:
+    theirs = settings.get("model")
+    if not isinstance(theirs, dict):
+        raise CheckpointError(f"{Path(folder) / WEIGHTS} has settings this version cannot use: model is {theirs!r}")
+    if found := differences(model.config.to_dict(), theirs):
         raise CheckpointError(f"{folder} holds a model with other settings: {'; '.join(found)}")
     _fill(model, tensors, Path(folder))
+
+
+def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path) -> ModelConfig:
+    """The settings, once it is known that a model can be made of them and that the tensors are its own."""
+    try:
+        config = ModelConfig.from_dict(settings["model"])
+        if config.layers > len(tensors):
+            raise InputError(f"{config.layers} layers, and {len(tensors)} tensors")
+        with torch.device("meta"):  # whatever sizes they name, no memory is taken
+            model = Transformer(config)
+    except Exception as error:  # settings of a wrong kind end in errors of every kind
+        reason = next(iter(str(error).splitlines()), "")
+        raise CheckpointError(
+            f"{folder / WEIGHTS} has settings this version cannot use: {reason} ({type(error).__name__})"
+        ) from error
+    _require_fit(model, tensors, folder)
+    return config
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -72,7 +87,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise CheckpointError(f"no {WEIGHTS} in {folder}: not a saved model, or not finished") from None
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, json.JSONDecodeError, OSError, RecursionError) as error:
         raise CheckpointError(f"{folder / WEIGHTS} is damaged ({error}); restore it from a copy") from error
     found = carried.get("format") if isinstance(carried, dict) else None
     if found != FORMAT:
@@ -89,7 +104,7 @@ def _compare_with_json(folder: Path, carried: dict[str, Any]) -> None:
             raise ValueError(f"holds {type(written).__name__}, not settings")
     except FileNotFoundError:
         return
-    except ValueError as error:  # JSON and UTF-8 errors are ValueErrors too
+    except (ValueError, RecursionError) as error:  # JSON and UTF-8 errors are ValueErrors too
         raise CheckpointError(f"{folder / SETTINGS} is damaged ({error}); delete it to load from {WEIGHTS}") from error
     found = differences(carried, written)
     if found:
@@ -100,6 +115,14 @@ def _compare_with_json(folder: Path, carried: dict[str, Any]) -> None:
 
 
 def _fill(model: Transformer, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    _require_fit(model, tensors, folder)
+    # In place, so that an optimizer keeps its parameters, but each in the dtype it was saved in. A copy, as the
+    # tensors read are views of the file.
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        tensor.data = tensors[name].to(tensor.device, copy=True)
+
+
+def _require_fit(model: Transformer, tensors: dict[str, torch.Tensor], folder: Path) -> None:
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     found = {name: tuple(t.shape) for name, t in tensors.items()}
     if expected != found:
@@ -109,7 +132,3 @@ def _fill(model: Transformer, tensors: dict[str, torch.Tensor], folder: Path) ->
     whole = [f"{name} has dtype {t.dtype}" for name, t in tensors.items() if not t.is_floating_point()]
     if whole:
         raise CheckpointError(f"{folder / WEIGHTS} is damaged ({', '.join(whole[:4])}); restore it from a copy")
-    # In place, so that an optimizer keeps its parameters, but each in the dtype it was saved in. A copy, as the
-    # tensors read are views of the file.
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        tensor.data = tensors[name].to(tensor.device, copy=True)

@@ -46,6 +46,8 @@ def read_json(path: str | Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is truncated or not JSON ({error}); restore a whole copy") from error
+    except RecursionError:
+        raise InputError(f"{path} is nested deeper than any settings are; restore a whole copy") from None
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:

@@ -25,9 +25,11 @@ if not importlib.util.find_spec("transformers"):
     pytest.skip("needs transformers", allow_module_level=True)
 
 import contentrope.hf as chf
-from contentrope.experiments.retrofit.checkpoints import load_any, save_plain
 from contentrope.experiments.retrofit.reader import Reader
 from contentrope.experiments.retrofit.texts import encode, read_text
+from contentrope.hf.characters import character_tokenizer
+from contentrope.hf.checkpoints import load_any
+from contentrope.hf.plain import save_plain
 from tests.experiments.retrofit.tiny import TOKENIZER, lively_reader, saved_original
 from tests.hf.models import tiny
 
@@ -87,8 +89,8 @@ def test_lora_writes_an_adapter_and_leaves_the_model(
     assert found["trained_parameters"] < found["parameters"]
     assert (original / "model.safetensors").read_bytes() == before
     files = {path.name for path in (tmp_path / "run" / "model").iterdir()}
-    assert {"adapter_config.json", "adapter_model.safetensors", "contentrope.safetensors"} <= files
-    assert "model.safetensors" not in files
+    assert {"adapter_model.safetensors", "contentrope.safetensors"} <= files
+    assert not [file for file in files if file.startswith("model")]
     adapter = chf.adapter_of(load_any(str(tmp_path / "run" / "model"))[0])
     assert (adapter.segmenter.rule.n, adapter.segmenter.max_length, adapter.competition) == (5, 9, 0.0)
 
@@ -128,6 +130,44 @@ def test_other_architectures_are_tuned_and_write(
     capsys.readouterr()
     assert generate("--model", str(tmp_path / "run"), "--prompt", "abc\nab", "--tokens", "5") == 0
     assert capsys.readouterr().out.startswith("abc\nab")
+
+
+@pytest.mark.parametrize("inside", ["model", "."])
+def test_a_model_that_has_addresses_is_not_converted_again(
+    inside: str, tuned: Path, letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(tuned / inside, letters, tmp_path / "run")) == 2
+    assert str(tuned) in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_tokenizer_that_knows_more_than_its_model_is_refused(
+    original: Path, letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(original, tmp_path / "model")
+    larger = character_tokenizer("".join(map(chr, range(32, 127))) + "\n")
+    larger.save_pretrained(tmp_path / "model")
+    for command in (
+        words(tmp_path / "model", letters, tmp_path / "run"),
+        ["generate", "--model", str(tmp_path / "model")],
+    ):
+        assert main([*command, *(["--prompt", "zz", "--device", "cpu"] if command[0] == "generate" else [])]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert str(tmp_path / "model") in error
+
+
+@pytest.mark.parametrize("file", ["config.json", "contentrope.safetensors", "model.contentrope.safetensors"])
+def test_generate_says_in_one_line_that_a_file_is_damaged(
+    file: str, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tuned, tmp_path / "run")
+    damaged = tmp_path / "run" / "model" / file
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    assert generate("--model", str(tmp_path / "run"), "--prompt", "abc", "--tokens", "5") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(tmp_path / "run" / "model") in error
 
 
 def test_ctrl_c_then_the_same_command_ends_like_a_run_in_one_piece(

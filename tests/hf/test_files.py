@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import contentrope as cr
@@ -39,7 +40,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "frequencies": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, {}, "frequency"),
     "layout": ("cohere", {}, {}, "pairs: 'interleaved' here, 'half'"),
     "layers": ("llama", {"num_hidden_layers": 3}, {}, "layers"),
-    "units": ("llama", {}, {"units": {5}}, "units.terminators"),
+    "units": ("llama", {}, {"units": {5}}, "units.parameters.ids"),
     "length": ("llama", {}, {"max_length": 8}, "max_length: 8 here, 7"),
 }
 
@@ -85,3 +86,39 @@ def test_a_model_saved_whole_does_not_lose_its_addresses_in_silence(tmp_path: Pa
     chf.detach(other)
     other.save_pretrained(tmp_path / "plain")
     assert "contentrope" not in (tmp_path / "plain" / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "off", "fits"),
+    [(2, 1e-6, True), (2, 1e-3, False), (1, 3.3e-3, True), (1, 2e-2, False)],
+    ids=["rounded", "others", "measured in bf16 by an earlier version", "others, earlier"],
+)
+def test_frequencies_are_compared_as_precisely_as_they_were_written(
+    number: int, off: float, fits: bool, tmp_path: Path
+) -> None:
+    model, ids = attached("llama"), random_ids(2, 19)
+    chf.save(model, tmp_path)
+    settings = json.loads((tmp_path / "contentrope.json").read_text()) | {"format": number}
+    turning = settings["turnings"]["0"]
+    turning["frequency"] = [float(f"{x * (1 + off):.6g}") for x in turning["frequency"]]
+    tensors = load_file(tmp_path / "contentrope.safetensors")
+    save_file(tensors, tmp_path / "contentrope.safetensors", metadata={"contentrope": json.dumps(settings)})
+    (tmp_path / "contentrope.json").unlink()
+    other = attached("llama", lively=False)
+    if fits:
+        chf.load(other, tmp_path)
+        assert torch.equal(logits(other, ids), logits(model, ids))
+    else:
+        with pytest.raises(cr.CheckpointError, match=r"turnings\.0\.frequency"):
+            chf.load(other, tmp_path)
+
+
+def test_settings_beside_the_addresses_are_those_inside(tmp_path: Path) -> None:
+    model = attached("llama")
+    chf.save(model, tmp_path)
+    path = tmp_path / "contentrope.json"
+    path.write_text(path.read_text().replace('"max_length": 7', '"max_length": 8'))
+    with pytest.raises(cr.CheckpointError, match=r"contentrope\.json.*max_length"):
+        chf.load(model, tmp_path)
+    path.unlink()
+    chf.load(model, tmp_path)

@@ -101,21 +101,19 @@ class Finetune:
     """Where to compute."""
 
     def run(self) -> None:
-        from contentrope.experiments.retrofit.checkpoints import (
-            config_of,
-            key_heads,
-            load_tokenizer,
-            require_transformers,
-        )
+        from contentrope.hf.plain import config_of, key_heads, load_tokenizer, require_embedded, require_transformers
 
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
         require_folder(self.out)
         options = self._options()
         require_transformers(peft=bool(self.lora))
+        original = config_of(self.model)
+        dealt_out(self.anchors, key_heads(original))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
-        dealt_out(self.anchors, key_heads(config_of(self.model)))
+        for part in (ids.training, ids.held_out):
+            require_embedded(part, original, self.model)
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
         with OutputFolder(self.out, "finetune", leads=is_first_process()) as out:
@@ -167,8 +165,9 @@ class Finetune:
         device: str,
         console: Console,
     ) -> None:
-        from contentrope.experiments.retrofit.checkpoints import load_model, save_converted
         from contentrope.experiments.retrofit.reader import Gated, Reader
+        from contentrope.hf.plain import load_model
+        from contentrope.hf.writing import save_pretrained
 
         # Changes of low rank leave the weights as they are, so these may stay in their own precision.
         model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
@@ -190,7 +189,7 @@ class Finetune:
             )
         whole = self._whole(stepper, tokenizer, options, ids, device)
         if whole is not None:
-            save_converted(whole.model, tokenizer, self.out / "model")
+            save_pretrained(whole.model, self.out / "model", tokenizer)
             found = _outcome(whole, last) | {"before": before, "after": self._perplexities(whole, ids)}
             found |= {"processes": stepper.team.size, "environment": environment(device)}
             write_json(self.out / "finetune.json", settings | found)
@@ -212,7 +211,7 @@ class Finetune:
 
     def _whole(self, stepper: Stepper, tokenizer: Any, options: Addresses, ids: Encoded, device: str) -> Any:
         """The trained model in one piece, in the first process; the others only hand over their share of it."""
-        from contentrope.experiments.retrofit.checkpoints import load_model
+        from contentrope.hf.plain import load_model
 
         if stepper.team.size == 1:
             return stepper.model

@@ -48,7 +48,7 @@ class Sampling:
 
 def checkpoint_named(name: str) -> str | None:
     """The Hugging Face checkpoint of that name: the folder, the model in it, or a name for the hub; None if none."""
-    from contentrope.experiments.retrofit.checkpoints import is_checkpoint
+    from contentrope.hf.layout import is_checkpoint
 
     for place in (Path(name, "model"), Path(name)):
         if is_checkpoint(place):
@@ -58,13 +58,16 @@ def checkpoint_named(name: str) -> str | None:
 
 def generate_text(name: str, prompt: str, sampling: Sampling, device: str) -> None:
     """Write the prompt and what follows it; a single sample appears as it is drawn."""
-    from contentrope.experiments.retrofit.checkpoints import load_any, quiet, require_transformers
+    from contentrope.hf.plain import quiet, require_embedded, require_transformers
 
     require_transformers()
+    from contentrope.hf.checkpoints import load_any
+
     model, tokenizer = load_any(name, device=device)
     given = tokenizer(prompt, return_tensors="pt")["input_ids"].to(device)
     if not given.shape[1]:
         raise InputError(f"the prompt {prompt!r} has no tokens; give another")
+    require_embedded(given, model.config, name)
     segmenter = _segmenter(model) if sampling.stop_at_unit_end else None
     one = sampling.samples == 1
     options = sampling.options() | {"pad_token_id": _padding(tokenizer)}

@@ -1,4 +1,4 @@
-"""What ``units=`` may be, and how it is written down next to saved weights."""
+"""What ``units=`` may be."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from contentrope.errors import InputError
-from contentrope.units import FixedLength, Rule, Terminators, TextRule, vocabulary_of
+from contentrope.units import FixedLength, Rule, Terminators, TextRule, describe, vocabulary_of
 from contentrope.units.automata import KINDS
 from contentrope.units.checks import token_ids
+
+__all__ = ["describe", "reader_of", "rule_of", "texts_of"]
 
 
 def rule_of(
     units: str | int | Rule | Iterable[int], tokenizer: Any, marker: str | None, vocabulary_size: int = 0
 ) -> Rule:
     """A kind of text ("line"), a fixed length, token ids that end a unit, or a rule of one's own.
-
-    Embeddings are often filled up to a round ``vocabulary_size``: ids the tokenizer does not know stand for no text.
 
     >>> rule_of(8, None, None)
     FixedLength(n=8)
@@ -28,8 +28,7 @@ def rule_of(
             raise InputError(f"units {units!r} is no kind of text; choose {', '.join(KINDS)}, or pass a rule")
         if tokenizer is None:
             raise InputError(f"units {units!r} are found in the text: pass the tokenizer too")
-        known = vocabulary_of(tokenizer)
-        return TextRule(units, known + [""] * (vocabulary_size - len(known)), marker=marker)
+        return TextRule(units, texts_of(tokenizer, vocabulary_size), marker=marker)
     if marker is not None:
         raise InputError(f"marker {marker!r} belongs to units='record' or 'document', not to {units!r}")
     if isinstance(units, int) and not isinstance(units, bool):
@@ -39,6 +38,15 @@ def rule_of(
     if isinstance(units, Iterable):
         return Terminators(units)
     raise InputError(f"units is {units!r}: pass a kind of text, a length, token ids or a rule")
+
+
+def texts_of(tokenizer: Any, vocabulary_size: int) -> list[str]:
+    """The text of every token id.
+
+    Embeddings are often filled up to a round ``vocabulary_size``: ids the tokenizer does not know stand for no text.
+    """
+    known = vocabulary_of(tokenizer)
+    return known + [""] * (vocabulary_size - len(known))
 
 
 def reader_of(reader: str | Iterable[int], tokenizer: Any) -> tuple[int, ...]:
@@ -55,18 +63,3 @@ def reader_of(reader: str | Iterable[int], tokenizer: Any) -> tuple[int, ...]:
     if not found or not reader:
         raise InputError(f"no token contains the reader {reader!r}; pass the ids of the tokens it is made of")
     return found
-
-
-def describe(rule: Rule) -> dict[str, Any]:
-    """The rule as settings to be compared.
-
-    >>> describe(FixedLength(8))
-    {'length': 8}
-    """
-    if isinstance(rule, TextRule):
-        return {"kind": rule.kind, "marker": rule.marker, "vocabulary": len(rule.ends)}
-    if isinstance(rule, FixedLength):
-        return {"length": rule.n}
-    if isinstance(rule, Terminators):
-        return {"terminators": list(rule.ids)}
-    return {"rule": type(rule).__qualname__}

@@ -1,5 +1,6 @@
 """Input checks shared by the package: shapes and dtypes only, so none of them waits for a device."""
 
+import hashlib
 from collections.abc import Iterable
 
 import torch
@@ -32,6 +33,19 @@ def check_mask(name: str, mask: Tensor, ids: Tensor) -> None:
 def check_count(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} is {value!r}: pass an int of at least 1")
+
+
+def fingerprint(*tables: Tensor) -> str:
+    """The same for the same shapes and numbers, whatever their device.
+
+    >>> fingerprint(torch.tensor([True])) == fingerprint(torch.tensor([False]))
+    False
+    """
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(str(tuple(table.shape)).encode())
+        digest.update(table.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def token_ids(name: str, values: Iterable[int]) -> tuple[int, ...]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from contentrope.errors import InputError
-from contentrope.units.checks import check_count, token_ids
+from contentrope.units.checks import check_count, fingerprint, token_ids
 
 # Up to here a comparison per id is faster than a lookup.
 _FEW_IDS = 4
@@ -20,6 +20,8 @@ class Rule(Protocol):
     """Says for each token whether it ends its unit, from the tokens up to it and nothing later.
 
     The state is an int64 tensor with one row per sequence and as many columns as the rule likes, maybe none.
+
+    A rule that is to be saved with a model has a third method, ``describe()``: see `descriptions.py`.
     """
 
     def initial(self, batch_size: int, device: torch.device | str) -> Int[Tensor, "batch k"]:
@@ -51,6 +53,9 @@ class Terminators:
 
     def initial(self, batch_size: int, device: torch.device | str) -> Int[Tensor, "batch 0"]:
         return torch.zeros(batch_size, 0, dtype=torch.int64, device=device)
+
+    def describe(self) -> dict[str, Any]:
+        return {"ids": list(self.ids)}
 
     def scan(
         self, ids: Int[Tensor, "batch seq"], valid: Bool[Tensor, "batch seq"], state: Int[Tensor, "batch 0"]
@@ -88,6 +93,9 @@ class FixedLength:
     def __post_init__(self) -> None:
         check_count("n", self.n)
 
+    def describe(self) -> dict[str, Any]:
+        return {"n": self.n}
+
     def initial(self, batch_size: int, device: torch.device | str) -> Int[Tensor, "batch 1"]:
         return torch.zeros(batch_size, 1, dtype=torch.int64, device=device)
 
@@ -116,6 +124,9 @@ class Boundaries:
             raise InputError(
                 f"ends is {self.ends.dtype} of shape {tuple(self.ends.shape)}: pass a bool mask (batch, seq)"
             )
+
+    def describe(self) -> dict[str, Any]:
+        return {"shape": list(self.ends.shape), "fingerprint": fingerprint(self.ends)}
 
     def initial(self, batch_size: int, device: torch.device | str) -> Int[Tensor, "batch 2"]:
         """Columns consumed, and the row of the mask: a reordered beam keeps reading its own row."""

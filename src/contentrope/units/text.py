@@ -5,6 +5,7 @@ vocab: number of token ids. states: states of the automaton.
 
 import inspect
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from contentrope.errors import InputError
 from contentrope.units.automata import Automaton, automaton_of
+from contentrope.units.checks import fingerprint
 
 _MOST_STATES = 512
 _TOKENS_AT_ONCE = 4096  # compiling: bounds the temporaries
@@ -41,6 +43,19 @@ class TextRule:
         self.marker = marker
         self.next_state, self.ends = compile_tokens(automaton, vocabulary)
         self._on_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """The vocabulary by its size, and by what its texts do: another one of that size may cut other units."""
+        return {
+            "kind": self.kind,
+            "marker": self.marker,
+            "vocabulary": len(self.ends),
+            "fingerprint": self._fingerprint,
+        }
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.next_state, self.ends)
 
     def __repr__(self) -> str:
         return f"TextRule({self.kind!r}, {len(self.ends)} tokens, marker={self.marker!r})"

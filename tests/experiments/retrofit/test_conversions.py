@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import contentrope.hf as chf
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
@@ -16,7 +17,6 @@ from contentrope.experiments.retrofit.conversions import Addresses, parse_conver
 from contentrope.experiments.retrofit.converting import (
     check_units,
     converted,
-    lie_back,
     long_unit,
     rescaled,
     with_addresses,
@@ -106,9 +106,9 @@ def test_units_that_lie_back_are_read_where_the_original_has_them() -> None:
     options = Addresses(competition=0)
     reader = with_addresses(lively_reader().model, TOKENIZER, options, ids[0], units="line", longest_unit=16).eval()
     assert not torch.allclose(reader(ids)[:, 8:], original[:, 8:], atol=1e-2)
-    lie_back(reader.model, 8)
+    chf.lie_back(reader.model, 8)
     torch.testing.assert_close(reader(ids), original, atol=1e-4, rtol=1e-4)
-    lie_back(reader.model, 9)
+    chf.lie_back(reader.model, 9)
     assert not torch.allclose(reader(ids)[:, 8:], original[:, 8:], atol=1e-2)
 
 

@@ -12,10 +12,10 @@ from filelock import FileLock
 from contentrope.errors import CheckpointError, InputError
 from contentrope.experiments.evaluation import perplexity
 from contentrope.experiments.retrofit import Retrofit, run
-from contentrope.experiments.retrofit.checkpoints import load_any
 from contentrope.experiments.retrofit.original import Pretraining, train_originals
 from contentrope.experiments.retrofit.reader import Reader
 from contentrope.experiments.suite import folder_of
+from contentrope.hf.checkpoints import load_any
 from contentrope.reports import read_results
 from contentrope.results import read_json
 from contentrope.training import StepReport, Windows

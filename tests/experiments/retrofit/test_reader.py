@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import contentrope.hf as chf
-from contentrope.experiments.retrofit.checkpoints import load_model, save_plain
 from contentrope.experiments.retrofit.reader import Gated, add_dropout
+from contentrope.hf.plain import load_model, save_plain
 from contentrope.training import Windows
 from tests.experiments.retrofit.tiny import LINES, TOKENIZER, addressed_reader, lively_reader
 

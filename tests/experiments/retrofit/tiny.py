@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from contentrope.experiments.retrofit import LlamaSize, RetrofitConfig
-from contentrope.experiments.retrofit.characters import character_tokenizer
-from contentrope.experiments.retrofit.checkpoints import save_plain
 from contentrope.experiments.retrofit.conversions import Addresses
 from contentrope.experiments.retrofit.converting import with_addresses
 from contentrope.experiments.retrofit.original import fresh_original
 from contentrope.experiments.retrofit.reader import Reader
+from contentrope.hf.characters import character_tokenizer
+from contentrope.hf.plain import save_plain
 from contentrope.training import TrainConfig
 
 TINY = RetrofitConfig(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from contentrope.errors import InputError
-from contentrope.experiments.retrofit.checkpoints import config_of, load_model
 from contentrope.experiments.retrofit.config import RetrofitConfig
 from contentrope.experiments.retrofit.conversions import RESCALINGS, Addresses, Conversion, parse_conversion
 from contentrope.experiments.retrofit.reader import Reader, add_dropout
+from contentrope.hf.plain import config_of, load_model
 from contentrope.units import Segmenter
 
 LONG = 0.99
@@ -70,7 +69,7 @@ def with_addresses(
     )
     segmenter, rotary = chf.adapter_of(model).segmenter, tuple(rotary_modules(model.base_model))
     if options.start == "back":
-        lie_back(model, long_unit(segmenter, text))
+        chf.lie_back(model, long_unit(segmenter, text))
     if options.train in ("addresses", "nothing"):
         model.requires_grad_(False)
         getattr(model, NAME).requires_grad_(options.train == "addresses")
@@ -94,21 +93,6 @@ def long_unit(segmenter: Segmenter, text: Int[Tensor, "tokens"]) -> int:
     units, _ = segmenter.advance(segmenter.initial(1), sample)
     lengths = units.local[units.closes] + 1
     return int(lengths.float().quantile(LONG)) if len(lengths) else segmenter.max_length
-
-
-@torch.no_grad()
-def lie_back(model: Any, tokens: int) -> None:
-    """Addresses that put every completed unit so many ``tokens`` before the open one, whatever its content.
-
-    A long unit away, all its tokens come before those of the open unit, at distances that the model was trained with.
-    So it reads well before anything is trained, though it cannot tell units apart.
-    """
-    import contentrope.hf as chf
-
-    adapter = chf.adapter_of(model)
-    for turning, address in zip(adapter.turnings, adapter.addresses.by_turning, strict=True):
-        bias = address.project.bias
-        bias.copy_((-tokens * turning.frequency).repeat(turning.heads).to(bias))
 
 
 def units_named(name: str) -> str | int:

@@ -66,8 +66,8 @@ class Retrofit(Configured):
 
     @cached_property
     def tokenizer(self) -> Any:
-        from contentrope.experiments.retrofit.characters import character_tokenizer
-        from contentrope.experiments.retrofit.checkpoints import load_tokenizer
+        from contentrope.hf.characters import character_tokenizer
+        from contentrope.hf.plain import load_tokenizer
 
         if self.config.model is None:
             return character_tokenizer(self.text.training)
@@ -82,8 +82,8 @@ class Retrofit(Configured):
         return self.text.description | {"symbols": len(self.tokenizer)} | tokens
 
     def check(self) -> None:
-        from contentrope.experiments.retrofit.checkpoints import config_of, key_heads, require_transformers
         from contentrope.experiments.retrofit.converting import check_units
+        from contentrope.hf.plain import config_of, key_heads, require_transformers
 
         options = [parse_conversion(variant).addresses for variant in self.variants]
         require_transformers(peft=any(found is not None and found.train == "lora" for found in options))
@@ -164,10 +164,14 @@ class Retrofit(Configured):
         )
 
     def _save(self, variant: str, seed: int, reader: Any, out: Path) -> None:
-        from contentrope.experiments.retrofit.checkpoints import save_converted, save_plain
+        from contentrope.hf.plain import save_plain
+        from contentrope.hf.writing import save_pretrained
 
-        save = save_plain if parse_conversion(variant).addresses is None else save_converted
-        save(reader.model, self.tokenizer, folder_of(out, variant, seed) / "model")
+        folder = folder_of(out, variant, seed) / "model"
+        if parse_conversion(variant).addresses is None:
+            save_plain(reader.model, self.tokenizer, folder)
+        else:
+            save_pretrained(reader.model, folder, self.tokenizer)
 
     def _untrained_facts(self, variant: str, reader: Any, out: Path, seed: int, device: str) -> dict[str, Any]:
         from contentrope.experiments.retrofit.original import FACTS

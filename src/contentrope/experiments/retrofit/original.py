@@ -9,11 +9,11 @@ from typing import Any
 
 from contentrope.config import differences
 from contentrope.errors import CheckpointError
-from contentrope.experiments.retrofit.checkpoints import save_plain
 from contentrope.experiments.retrofit.config import RetrofitConfig
 from contentrope.experiments.retrofit.reader import Reader, add_dropout
 from contentrope.experiments.suite import seeded
 from contentrope.files import require_own
+from contentrope.hf.plain import save_plain
 from contentrope.results import read_json, write_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, train
 from contentrope.training import checkpoint as checkpoints
