@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu import graphed, milliseconds
-from benchmarks.timing import positive
+from benchmarks.timing import positive, result_file
 from contentrope.experiments.timing.rows import Row, parse_row
 from contentrope.results import environment, write_json
 
@@ -64,7 +63,7 @@ def measure(row: Row, unit: int, repeats: int, device: str = "cuda") -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=positive, default=20)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmark-addresses-gpu.json"))
+    parser.add_argument("--out", type=result_file, default="results/benchmark-addresses-gpu.json")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this benchmark needs a CUDA device; for the CPU run python -m benchmarks.cpu")

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import contentrope as cr
-from benchmarks.timing import Work, paired_seconds, positive
+from benchmarks.timing import Work, paired_seconds, positive, result_file
 from contentrope.corpora.stdlib import standard_library_text
 from contentrope.results import environment, write_json
 
@@ -122,7 +122,7 @@ def measure(repeats: int, schemes: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmark-cpu.json"))
+    parser.add_argument("--out", type=result_file, default="results/benchmark-cpu.json")
     parser.add_argument("--repeats", type=positive, default=11)
     parser.add_argument("--threads", type=positive, default=2)
     arguments = parser.parse_args()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.cpu import PAPER, decode_steps, lines_of_text, model_of
-from benchmarks.timing import Work, busy_seconds, paired_seconds, positive
+from benchmarks.timing import Work, busy_seconds, paired_seconds, positive, result_file
 from contentrope.results import environment, write_json
 
 SIZES: dict[str, dict[str, int]] = {
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--cached", nargs="+", type=positive, default=[4096])
     parser.add_argument("--tokens", type=positive, default=64, help="decoded in one run")
     parser.add_argument("--repeats", type=positive, default=9)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import contentrope as cr
-from benchmarks.timing import positive
+from benchmarks.timing import positive, result_file
 from contentrope.attention import PairRule, fused
 from contentrope.results import environment, write_json
 from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
@@ -123,7 +123,7 @@ def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("flex", "fused"), default="fused")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     parser.add_argument("--repeats", type=positive, default=20)
     parser.add_argument("--lengths", type=positive, nargs="+", default=[1024, 8192, 32768])
     arguments = parser.parse_args()

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import positive
+from benchmarks.timing import positive, result_file
 from contentrope.results import environment, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--processes", type=positive, default=8)
     parser.add_argument("--tiles", type=positive, default=5)
     parser.add_argument("--select", default="", help="of the tests, as pytest -k does: 'not flex'")
-    parser.add_argument("--out", type=Path, default=Path("results/checks-gpu.json"))
+    parser.add_argument("--out", type=result_file, default="results/checks-gpu.json")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("these checks need a CUDA device; without one, make test runs the kernels in Triton's interpreter")

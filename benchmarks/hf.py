@@ -21,7 +21,7 @@ import transformers
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import contentrope.hf as chf
-from benchmarks.timing import Work, busy_seconds, paired_seconds, positive
+from benchmarks.timing import Work, busy_seconds, paired_seconds, positive, result_file
 from contentrope.results import environment, write_json
 
 TERMINATOR = 0
@@ -157,7 +157,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=positive, default=9)
     parser.add_argument("--threads", type=positive)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     options = parser.parse_args()
     options.context = options.context or (4096 if options.what == "decode" else 2048)
     if options.device.startswith("cuda") and not torch.cuda.is_available():

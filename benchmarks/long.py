@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.cpu import PAPER, lines_of_text, model_of, status_bytes
-from benchmarks.timing import positive
+from benchmarks.timing import positive, result_file
 from contentrope.results import environment, write_json
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=positive, default=65_536)
-    parser.add_argument("--out", type=Path, default=Path("results/evaluation-65536.json"))
+    parser.add_argument("--out", type=result_file, default="results/evaluation-65536.json")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     model, ids = model_of("content", competition=1.0).eval(), lines_of_text(1, arguments.tokens)

@@ -7,9 +7,13 @@ import operator
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+from contentrope.errors import InputError
+from contentrope.outputs import require_result
 
 
 class Work(NamedTuple):
@@ -88,3 +92,12 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def result_file(text: str) -> Path:
+    """Where a benchmark writes to: over a benchmark's result, and over nothing else."""
+    try:
+        require_result(Path(text), lambda found: {"config", "environment", "results"} <= found.keys())
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return Path(text)

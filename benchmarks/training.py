@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.timing import result_file
 from contentrope.corpora import Corpus, load_corpus
 from contentrope.errors import InputError
 from contentrope.experiments.growth import PRESETS
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument(
         "--variants", nargs="+", default=VARIANTS, help="the first is what the others are compared with"
     )
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=result_file)
     given = parser.parse_args()
     try:
         config = TrainConfig(steps=given.steps, batch_size=given.batch_size, precision=given.precision)

@@ -30,6 +30,21 @@ def test_the_training_benchmark_prints_and_writes_steps_per_second(
         assert f"{variant}: {found['steps_per_second']:.0f} steps/s" in printed
 
 
+def test_a_benchmark_writes_over_its_like_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "measure", lambda *_: pytest.fail("work was done first"))
+    monkeypatch.setattr(sys, "argv", ["training", "--device", "cpu", "--out", str(tmp_path / "notes.json")])
+    (tmp_path / "notes.json").write_text('{"mine": 1}')
+    with pytest.raises(SystemExit) as stopped:
+        training.main()
+    assert stopped.value.code == 2
+    assert str(tmp_path / "notes.json") in capsys.readouterr().err
+    assert (tmp_path / "notes.json").read_text() == '{"mine": 1}'
+    (tmp_path / "result.json").write_text('{"config": {}, "environment": {}, "results": {}}')
+    assert timing.result_file(str(tmp_path / "result.json")) == tmp_path / "result.json"
+
+
 def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["training", "--steps", "0", "--device", "cpu"])
     with pytest.raises(SystemExit) as stopped:

@@ -21,7 +21,7 @@ OPTIONAL = (
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
-    {"errors", "checks", "config", "files", "sealed", "version"},
+    {"errors", "checks", "config", "files", "outputs", "sealed", "version"},
     {"rotary", "stacked", "units"},
     {"kernels"},
     {"address", "anchors", "attention", "cache", "parallel"},

@@ -15,3 +15,10 @@ class CacheError(RuntimeError):
 
 class CheckpointError(RuntimeError):
     """A saved model is damaged, or its settings are not the ones asked for."""
+
+
+class WriteError(OSError):
+    """Something could not be written: ``errno`` and ``filename`` as ever, and in words what helps."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)

@@ -29,11 +29,14 @@ def write_json(path: str | Path, data: Any) -> None:
     ...     read_json(Path(folder, "run", "results.json"))
     {'loss': 1.5}
     """
-    path = Path(path)
+    write_whole(path, json_bytes(data, Path(path).name))
+
+
+def json_bytes(data: Any, name: str) -> bytes:
+    """``data`` as JSON, as a file called ``name`` holds it; refused where JSON would lose or reject something."""
     for where, problem in _unwritable(data, ""):
-        raise InputError(f"{path.name}: {where or 'the value'} {problem}")
-    text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    write_whole(path, text.encode("utf-8"))
+        raise InputError(f"{name}: {where or 'the value'} {problem}")
+    return (json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def read_json(path: str | Path) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from contentrope.cli import main
 from contentrope.experiments.evaluation import perplexity
-from contentrope.results import read_json
+from contentrope.results import read_json, write_json
 from contentrope.training.run import Run
 
 if not importlib.util.find_spec("transformers"):
@@ -67,7 +67,7 @@ def test_everything_about_a_run_is_written(original: Path, letters: Path, tuned:
     assert found["train"]["steps"] == 6
     assert found["environment"]["torch"] == torch.__version__
     assert found["trained_parameters"] == found["parameters"]
-    assert {path.name for path in tuned.iterdir()} == {"model", "metrics.jsonl", "finetune.json"}
+    assert {path.name for path in tuned.iterdir()} == {"model", "metrics.jsonl", "finetune.json", ".contentrope"}
     for name, folder in (("before", original), ("after", tuned / "model")):
         model, tokenizer = load_any(str(folder))
         ids = encode(read_text([str(letters)]), tokenizer).held_out
@@ -213,6 +213,19 @@ def test_a_finished_run_is_neither_repeated_nor_changed(
     assert "is finished already" in capsys.readouterr().out
     assert main(words(original, letters, tmp_path / "run", "--units", "sentence")) == 2
     assert "units: 'sentence' here, 'line' in the file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"before": 3}, {"after": {}}, {"trained_parameters": "many"}])
+def test_a_finetune_json_that_lost_something_is_one_line(
+    original: Path, letters: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict
+) -> None:
+    out = Path(shutil.copytree(tuned, tmp_path / "run"))
+    write_json(out / "finetune.json", {**read_json(out / "finetune.json"), **change})
+    assert main(words(original, letters, out)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert str(out / "finetune.json") in error
+    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from contentrope.cli import main
 from contentrope.corpora import load_corpus
 from contentrope.experiments.evaluation import perplexity
 from contentrope.experiments.saved import load_text_model
-from contentrope.results import read_json
+from contentrope.results import read_json, write_json
 from contentrope.training import read_metrics
 from contentrope.training.run import Run
 
@@ -46,7 +46,7 @@ def test_everything_about_a_run_is_written(text: Path, trained: Path) -> None:
     assert vocabulary == corpus.vocabulary
     assert found["held_out_perplexity"] == pytest.approx(perplexity(model, corpus.held_out, 16), rel=1e-6)
     assert found["final_loss"] == pytest.approx(read_metrics(trained / "metrics.jsonl")[-1]["loss"])
-    assert {path.name for path in trained.iterdir()} == {"model", "metrics.jsonl", "train.json"}
+    assert {path.name for path in trained.iterdir()} == {"model", "metrics.jsonl", "train.json", ".contentrope"}
 
 
 def test_the_model_is_the_one_asked_for(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +159,22 @@ def test_a_train_json_of_something_else_is_one_line(
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
     assert (tmp_path / "train.json").read_text() == content
+
+
+@pytest.mark.parametrize(
+    "change", [{"parameters": None}, {"final_loss": "low"}, {"held_out_perplexity": []}, {"final_loss": ...}]
+)
+def test_a_train_json_that_lost_something_is_one_line(
+    text: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict
+) -> None:
+    out = Path(shutil.copytree(trained, tmp_path / "run"))
+    found = {**read_json(out / "train.json"), **change}
+    write_json(out / "train.json", {name: value for name, value in found.items() if value is not ...})
+    assert main(words(text, out)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert str(out / "train.json") in error
+    assert len(error.splitlines()) == 1
 
 
 def test_a_run_whose_reader_is_gone_is_saved(text: Path, tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 from contentrope.errors import CheckpointError, InputError
 from contentrope.experiments.growth import Growth, run
 from contentrope.experiments.suite import Finished, folder_of, jobs
+from contentrope.outputs import OutputFolder
 from contentrope.results import read_json, write_json
 from contentrope.training import DivergedError
 from tests.experiments.growth_runs import TINY, Recorder, perplexities
@@ -102,20 +107,65 @@ def test_a_checkpoint_of_other_windows_is_not_resumed(tmp_path: Path) -> None:
         run(replace(TINY, length=8), tmp_path, Recorder())
 
 
-def test_two_commands_beside_each_other_lose_nothing(tmp_path: Path) -> None:
+def test_a_second_command_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    refused: list[str] = []
+
     class Beside(Recorder):
         """Starts the other command when this one has read the results so far."""
 
         def planned(self, runs: int, kept: int, steps: int) -> None:
-            run(replace(TINY, variants=("rope",)), tmp_path, Recorder())
+            with pytest.raises(InputError) as caught:
+                run(replace(TINY, variants=("rope",)), tmp_path, Recorder())
+            refused.append(str(caught.value))
 
     run(replace(TINY, variants=("content",)), tmp_path, Beside())
-    stored = read_json(tmp_path / "results.json")
-    assert {name: list(entry["runs"]) for name, entry in stored["variants"].items()} == {
-        "content": ["0"],
-        "rope": ["0"],
-    }
-    assert set(stored["config"]["variants"]) == {"content", "rope"}
+    assert str(tmp_path) in refused[0]
+    assert str(os.getpid()) in refused[0]
+    assert set(read_json(tmp_path / "results.json")["variants"]) == {"content"}
+    run(replace(TINY, variants=("rope",)), tmp_path, Recorder())
+    assert set(read_json(tmp_path / "results.json")["variants"]) == {"content", "rope"}
+
+
+@pytest.mark.parametrize("name", ["model/config.json", "metrics.jsonl"])
+def test_what_somebody_else_put_there_stops_the_run_before_it_trains(tmp_path: Path, name: str) -> None:
+    theirs = folder_of(tmp_path, "rope", 0) / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("precious")
+    recorder = Recorder()
+    with pytest.raises(InputError) as caught:
+        run(TINY, tmp_path, recorder)
+    assert str(theirs) in str(caught.value)
+    assert recorder.of("trained") == []
+    assert theirs.read_text() == "precious"
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    program = (
+        "from dataclasses import replace; from pathlib import Path\n"
+        "from contentrope.experiments.growth import run; from contentrope.training import TrainConfig\n"
+        "from tests.experiments.growth_runs import TINY, Recorder\n"
+        "class Told(Recorder):\n"
+        "    def trained(self, name, report): print(name, report.step, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    long = replace(TINY, training=TrainConfig(steps=1000000, batch_size=2))\n"
+        f"    run(long, Path({str(tmp_path / 'run')!r}), Told(), jobs=2)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py")], stdout=subprocess.PIPE, env=environment, start_new_session=True
+    ) as running:
+        try:
+            assert running.stdout is not None
+            running.stdout.readline()
+            os.kill(running.pid, signal.SIGKILL)
+            running.stdout.read()  # ends when nobody has it open: all processes are gone
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    with OutputFolder(tmp_path / "run"):
+        pass
 
 
 def test_another_corpus_is_noticed(tmp_path: Path) -> None:

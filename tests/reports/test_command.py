@@ -35,6 +35,23 @@ def test_the_picture_alone(file: Path) -> None:
     assert sorted(path.name for path in file.parent.iterdir()) == ["results.json", "x.svg"]
 
 
+def test_the_picture_alone_is_never_written_over_something(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file.parent / "x.svg").write_text("precious")
+    assert main([str(file), "--picture-only", str(file.parent / "x.svg")]) == 2
+    assert str(file.parent / "x.svg") in capsys.readouterr().err
+    assert (file.parent / "x.svg").read_text() == "precious"
+
+
+def test_a_report_of_somebody_elses_stays(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file.parent / "curve.svg").write_text("precious")
+    assert main([str(file)]) == 2
+    assert str(file.parent / "curve.svg") in capsys.readouterr().err
+    assert sorted(path.name for path in file.parent.iterdir()) == ["curve.svg", "results.json"]
+    (file.parent / "curve.svg").unlink()
+    assert main([str(file)]) == 0
+    assert main([str(file)]) == 0
+
+
 def test_the_picture_alone_needs_matplotlib(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

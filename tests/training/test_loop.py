@@ -84,7 +84,8 @@ def test_an_interrupted_run_ends_with_the_bits_of_an_uninterrupted_one(tmp_path:
     expected = train(whole, DATA, CONFIG)
     with pytest.raises(KeyboardInterrupt):
         train(resumed, DATA, CONFIG, checkpoint=tmp_path, on_step=interrupt_at(stop), save_every=4)
-    assert step_folders(tmp_path) == [f"step-{stop:08d}"]
+    before = [f"step-{step:08d}" for step in (4, 8) if step < stop][-1:]
+    assert step_folders(tmp_path) == [*before, f"step-{stop:08d}"]
     torch.rand(stop)  # the global generator is elsewhere after a restart
     resumed = TinyModel()  # other initial weights, which the checkpoint replaces
     report = train(resumed, DATA, CONFIG, checkpoint=tmp_path)
@@ -114,7 +115,7 @@ def test_a_crash_falls_back_to_the_last_periodic_checkpoint(tmp_path: Path) -> N
     train(whole, DATA, CONFIG)
     with pytest.raises(RuntimeError, match="power cut"):
         train(tiny_model(), DATA, CONFIG, checkpoint=tmp_path, on_step=crash, save_every=3)
-    assert step_folders(tmp_path) == ["step-00000006"]
+    assert step_folders(tmp_path) == ["step-00000003", "step-00000006"]
     train(resumed, DATA, CONFIG, checkpoint=tmp_path)
     assert_same_bits(whole, resumed)
 
@@ -170,15 +171,29 @@ def test_a_failing_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch:
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("contentrope.training.checkpoint.write_json", fail)
+    monkeypatch.setattr("contentrope.training.checkpoint.flush", fail)
     with pytest.raises(OSError, match="disk full"):
         train(tiny_model(), DATA, CONFIG, checkpoint=tmp_path)
     monkeypatch.undo()
+    assert step_folders(tmp_path) == ["step-00000004"]
     whole, resumed = tiny_model(), tiny_model()
     train(whole, DATA, CONFIG)
     train(resumed, DATA, CONFIG, checkpoint=tmp_path)
     assert_same_bits(whole, resumed)
-    assert step_folders(tmp_path) == ["step-00000012"]
+    assert step_folders(tmp_path) == ["step-00000004", "step-00000012"]
+
+
+def test_two_checkpoints_are_kept_at_most(tmp_path: Path) -> None:
+    seen: list[int] = []
+    train(
+        tiny_model(),
+        DATA,
+        CONFIG,
+        checkpoint=tmp_path,
+        save_every=1,
+        on_step=lambda _: seen.append(len(step_folders(tmp_path))),
+    )
+    assert seen == [1] + [2] * 11
 
 
 def test_a_checkpoint_of_other_settings_is_refused_by_name(tmp_path: Path) -> None:
@@ -222,7 +237,7 @@ def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path: Path, poison
     with pytest.raises(DivergedError, match=r"step 6: .*learning_rate below 0\.01"):
         train(model, DATA, CONFIG, checkpoint=tmp_path, save_every=2)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
-    assert step_folders(tmp_path) == ["step-00000004"]
+    assert step_folders(tmp_path) == ["step-00000002", "step-00000004"]
 
 
 def test_the_learning_rate_rises_linearly_then_falls() -> None:

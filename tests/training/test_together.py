@@ -144,3 +144,21 @@ def test_stopped_training_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_accumulation_is_refused() -> None:
     with pytest.raises(InputError, match="accumulate is 2"):
         TogetherStepper(models_of("rope", 2), replace(CONFIG, accumulate=2))
+
+
+def test_a_run_killed_after_its_last_step_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {seed: tmp_path / f"seed-{seed}" for seed in range(2)}
+
+    def power_cut(*_: object) -> None:
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr(TogetherStepper, "pack_one", power_cut)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train_together(dict(enumerate(models_of("rope", 2))), CONFIG, text(), folders, settings={})
+    monkeypatch.undo()
+    train_together(dict(enumerate(models_of("rope", 2))), CONFIG, text(), folders, settings={})
+    for folder in folders.values():
+        assert [path.name for path in (folder / "checkpoint").iterdir()] == ["step-00000012"]
+    assert not shared_checkpoint(folders).exists()

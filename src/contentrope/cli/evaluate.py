@@ -22,7 +22,11 @@ from contentrope.experiments.growth.measure import use_of_distant_text
 from contentrope.experiments.saved import load_text_model, training_text_of
 from contentrope.experiments.suite import finite_or_none, seeded
 from contentrope.model import Transformer
+from contentrope.outputs import require_result
 from contentrope.results import environment, write_json
+
+RESULT = {"settings", "model", "trained_on", "text", "unseen", "scored", "perplexity", "environment"}
+"""What a result file has, by which it is known."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Evaluate:
             require_folder(self.out.parent)
             if self.out.is_dir():
                 raise InputError(f"--out {self.out} is a folder; name a file, such as {self.out / 'evaluation.json'}")
+            require_result(self.out, lambda found: found.keys() >= RESULT)
 
     def _text(self) -> str:
         """Cut as it was cut for training: the held-out part must be what the model has not seen."""

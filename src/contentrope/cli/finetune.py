@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from contentrope.cli.options import (
     several,
 )
 from contentrope.cli.tables import SavingConsole, say
-from contentrope.cli.train import TrainOptions, holds_this_run
+from contentrope.cli.train import TrainOptions, holds_this_run, named_if_damaged
 from contentrope.errors import InputError
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.evaluation import perplexity, shown
@@ -32,7 +31,8 @@ from contentrope.experiments.retrofit.config import GATE_SHARE, LONGEST_UNIT
 from contentrope.experiments.retrofit.conversions import Addresses, Positions
 from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
 from contentrope.experiments.suite import finite_or_none, seeded
-from contentrope.results import environment, read_json, write_json
+from contentrope.outputs import OutputFolder
+from contentrope.results import environment, write_json
 from contentrope.training import (
     MetricsLog,
     Stepper,
@@ -43,6 +43,8 @@ from contentrope.training import (
     stepper_for,
     train,
 )
+from contentrope.training import checkpoint as checkpoints
+from contentrope.training.metrics import METRICS
 
 LONGER = 4
 """Held-out text is also read in windows so many times longer than those of training."""
@@ -114,12 +116,15 @@ class Finetune:
             require_embedded(part, original, self.model)
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
-        if holds_this_run(self.out / "finetune.json", settings):
-            say(console, f"{self.out} is finished already.")
-        else:
-            self._train(config, options, tokenizer, ids, settings, str(local_device(device)), console)
+        with OutputFolder(self.out, "finetune", leads=is_first_process()) as out:
+            if holds_this_run(self.out / "finetune.json", settings):
+                say(console, f"{self.out} is finished already.")
+            else:
+                out.claim("model", "finetune.json", METRICS, inputs=[self.model, *self.text])
+                self._train(config, options, tokenizer, ids, settings, str(local_device(device)), console)
         if is_first_process():
-            show_run(console, self.out, read_json(self.out / "finetune.json"))
+            with named_if_damaged(self.out / "finetune.json") as found:
+                show_run(console, self.out, found)
 
     def _options(self) -> Addresses:
         if self.lora < 0:
@@ -188,7 +193,7 @@ class Finetune:
             found = _outcome(whole, last) | {"before": before, "after": self._perplexities(whole, ids)}
             found |= {"processes": stepper.team.size, "environment": environment(device)}
             write_json(self.out / "finetune.json", settings | found)
-            shutil.rmtree(self.out / "checkpoint")  # finetune.json says that the run is finished
+            checkpoints.drop(self.out / "checkpoint")  # finetune.json says that the run is finished
 
     def _converted(self, model: Any, tokenizer: Any, options: Addresses, ids: Encoded, seed: int) -> Any:
         from contentrope.experiments.retrofit.converting import units_named, with_addresses

@@ -13,6 +13,10 @@ from tyro.conf import Positional, arg
 from contentrope.cli.options import one
 from contentrope.cli.tables import print_results, say
 from contentrope.errors import InputError
+from contentrope.outputs import REPORT, OutputFolder
+
+REPORT_TIME = 60.0
+"""Seconds that another report of the same folder may take."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,10 @@ def show_results(console: Console, results: Mapping[str, Any], folder: Path) -> 
     missing = missing_runs(results)
     if missing:
         say(console, f"Not finished yet: {'; '.join(missing)}.")
-    for path in write_report(results, folder):
+    # Not the lock of the experiment: reports are made while it runs too.
+    with OutputFolder(folder, "report", part=REPORT, patience=REPORT_TIME):
+        written = write_report(results, folder)
+    for path in written:
         say(console, f"written: {path}")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,8 +32,11 @@ from contentrope.experiments.saved import save_text_model
 from contentrope.experiments.sizes import ModelSize
 from contentrope.experiments.suite import finite_or_none, fresh_model, seeded
 from contentrope.model import Transformer
+from contentrope.outputs import OutputFolder
 from contentrope.results import environment, read_json, write_json
 from contentrope.training import MetricsLog, Stepper, StepReport, TrainConfig, Windows, local_device, stepper_for, train
+from contentrope.training import checkpoint as checkpoints
+from contentrope.training.metrics import METRICS
 
 
 class TrainOptions(TrainConfig):
@@ -86,12 +89,15 @@ class Train:
         corpus = load_corpus(self.text, characters=self.characters)
         settings = self._settings(config, corpus)
         console = SavingConsole(quiet=not is_first_process())
-        if holds_this_run(self.out / "train.json", settings):
-            say(console, f"{self.out} is finished already.")
-        else:
-            self._train(config, corpus, settings, str(local_device(device)), console)
+        with OutputFolder(self.out, "train", leads=is_first_process()) as out:
+            if holds_this_run(self.out / "train.json", settings):
+                say(console, f"{self.out} is finished already.")
+            else:
+                out.claim("model", "train.json", METRICS, inputs=[self.text])
+                self._train(config, corpus, settings, str(local_device(device)), console)
         if is_first_process():
-            show_run(console, self.out, read_json(self.out / "train.json"))
+            with named_if_damaged(self.out / "train.json") as found:
+                show_run(console, self.out, found)
 
     def _settings(self, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
         """What decides the numbers, as JSON."""
@@ -131,7 +137,7 @@ class Train:
             found |= {"acceleration": stepper.acceleration, "processes": stepper.team.size}
             found["environment"] = environment(device)
             write_json(self.out / "train.json", settings | found)
-            shutil.rmtree(self.out / "checkpoint")  # train.json says that the run is finished
+            checkpoints.drop(self.out / "checkpoint")  # train.json says that the run is finished
 
 
 def holds_this_run(path: Path, settings: Mapping[str, Any]) -> bool:
@@ -146,6 +152,19 @@ def holds_this_run(path: Path, settings: Mapping[str, Any]) -> bool:
     if unlike:
         raise InputError(f"{path.parent} holds another finished run ({'; '.join(unlike)}); choose another folder")
     return True
+
+
+@contextmanager
+def named_if_damaged(path: Path) -> Iterator[Any]:
+    """What a finished run has written about itself; where something is missing or no number, the file is named."""
+    try:
+        yield read_json(path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} is damaged ({type(error).__name__}: {error}); restore it from a copy, or delete it to train again"
+        ) from error
 
 
 def _whole_model(stepper: Stepper, config: ModelConfig, device: str) -> Transformer | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from contentrope.errors import BackendError, InputError
+from contentrope.outputs import REPORT, OutputFolder
 from contentrope.reports import draw_picture, read_results, write_report
+from contentrope.reports.read import Results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,15 +20,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         results = read_results(options.results)
         if options.picture_only:
-            draw_picture(results, options.picture_only)
-            written = [options.picture_only]
+            written = [_write_picture(results, options.picture_only)]
         else:
-            written = write_report(results, options.out or options.results.parent)
+            folder = options.out or options.results.parent
+            with OutputFolder(folder, "report", part=REPORT):
+                written = write_report(results, folder)
     except (InputError, BackendError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(*written, sep="\n")
     return 0
+
+
+def _write_picture(results: Results, path: Path) -> Path:
+    """Never over another file: a picture does not say who drew it."""
+    if os.path.lexists(path):
+        raise InputError(f"{path} is there already; move it away, or choose another name")
+    draw_picture(results, path)
+    return path
 
 
 def _parser() -> argparse.ArgumentParser:

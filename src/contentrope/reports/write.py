@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contentrope.errors import BackendError, InputError
-from contentrope.files import write_whole
+from contentrope.files import require_replaceable, write_whole
 from contentrope.reports.checked import check_results
 from contentrope.reports.known import experiment_of
 from contentrope.reports.markdown import markdown
 from contentrope.reports.page import page
 from contentrope.reports.pictures import Drawn, draw
 from contentrope.reports.read import Results
+
+PAGES = ("report.md", "report.html")
+"""What every report has; pictures have names of their own."""
 
 
 def write_report(results: Results, folder: str | Path) -> list[Path]:
@@ -24,13 +27,15 @@ def write_report(results: Results, folder: str | Path) -> list[Path]:
         pictures, notice = {}, f"Not drawn: {error}."
     blocks = experiment_of(results).document(results, pictures, notice)
     files = {
-        "report.md": markdown(blocks).encode(),
-        "report.html": page(blocks, {name: drawn.svg for name, drawn in pictures.items()}).encode(),
+        PAGES[0]: markdown(blocks).encode(),
+        PAGES[1]: page(blocks, {name: drawn.svg for name, drawn in pictures.items()}).encode(),
         **_files(pictures),
     }
-    for name, data in files.items():
-        write_whole(Path(folder, name), data)
-    return [Path(folder, name) for name in files]
+    places = {Path(folder, name): data for name, data in files.items()}
+    require_replaceable(places)
+    for path, data in places.items():
+        write_whole(path, data)
+    return list(places)
 
 
 def draw_picture(results: Results, path: str | Path) -> None:

@@ -1,61 +1,86 @@
 """Training checkpoints: tensors as safetensors, everything else as JSON, and no pickle.
 
-Layout: ``<folder>/step-00000400/{tensors.safetensors, state.json}``. A step folder gets its name only when
-both files are on disk, and its predecessor goes only after that, so there is always one whole checkpoint.
+Layout: ``<folder>/step-00000400/{tensors.safetensors, state.json}``. A step folder gets its name only when both files
+are on disk; the one before stays beside it, older ones go. ``state.json`` holds the SHA-256 of the tensors and of
+itself, so a folder that was damaged is told from a whole one, and one of somebody else's is never deleted.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
-import shutil
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Shaped
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn, optim
 
 from contentrope.errors import CheckpointError, InputError
-from contentrope.results import read_json, write_json
+from contentrope.files import digest_of, flush, writing
+from contentrope.results import json_bytes
 
 Tensors = dict[str, Shaped[Tensor, "..."]]
 Placed = Callable[[Tensor, Tensor], Tensor]
 
-_TENSORS, _STATE = "tensors.safetensors", "state.json"
+_TENSORS, _STATE, _WRITING, _FORMAT = "tensors.safetensors", "state.json", ".writing", 2
+KEPT = 2
+"""Checkpoints of a run: the last one, and the one before it."""
 
 
 def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of ``step`` and drop the earlier ones."""
-    target = folder / f"step-{step:08d}"
+    """Write the checkpoint of ``step``; the one before stays, earlier ones go."""
+    target = place_of(folder, step)
     if not target.exists():
-        writing = folder / ".writing"
-        shutil.rmtree(writing, ignore_errors=True)
-        writing.mkdir(parents=True)
-        save_file(tensors, writing / _TENSORS)
-        _flush(writing / _TENSORS)
-        write_json(writing / _STATE, state)
-        os.replace(writing, target)
-    for earlier in _steps(folder):
-        if earlier != target:
-            shutil.rmtree(earlier)
+        place = folder / _WRITING
+        _remove(place)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        with writing(target):
+            place.mkdir(parents=True)
+        try:
+            with writing(target, size):
+                _write(place, tensors, state)
+                os.replace(place, target)
+        except BaseException:
+            _remove(place)
+            raise
+    _remove_all(_steps(folder)[:-KEPT])
     return target
 
 
+def place_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
 def latest(folder: Path) -> tuple[Tensors, dict[str, Any]] | None:
-    """The tensors and state of the newest checkpoint, or None where there is none."""
+    """The tensors and state of the newest checkpoint, or None where there is none. A damaged one is never passed
+    over in silence: the error says where training would go on without it."""
     steps = _steps(folder)
     if not steps:
         return None
     newest = steps[-1]
     try:
-        tensors, state = load_file(newest / _TENSORS), read_json(newest / _STATE)
-        if not isinstance(state, dict) or "settings" not in state:
-            raise InputError(f"{_STATE} holds no settings")
+        state = _state_of(newest)
+        tensors = _tensors_of(newest, state["tensors"])
+        _require_counts(tensors, state["step"])
     except (OSError, SafetensorError, InputError) as error:
-        raise CheckpointError(f"checkpoint {newest} is damaged ({error}); delete it to start over") from error
+        rest = f"to continue from step {_step_of(steps[-2])}" if len(steps) > 1 else "to start over"
+        raise CheckpointError(f"checkpoint {newest} is damaged ({error}); delete that folder {rest}") from error
     return tensors, state
+
+
+def drop(folder: Path) -> None:
+    """Delete the checkpoints in ``folder``, and ``folder`` if nothing else is in it."""
+    _remove(folder / _WRITING)
+    _remove_all(_steps(folder))
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def named_tensors(model: nn.Module, optimizer: optim.Optimizer) -> Tensors:
@@ -73,27 +98,55 @@ def copied(value: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
 
 
 def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer, placed: Placed = lambda t, like: t) -> None:
-    """Put saved tensors back in place. ``placed`` lays a whole tensor out like the one it replaces."""
-    try:
-        load_weights(model, _under("model.", tensors), placed)
-    except RuntimeError as error:
-        one_line = " ".join(str(error).split())
-        raise CheckpointError(f"the checkpoint holds another model: {one_line}") from error
+    """Put saved tensors back in place, if all that are needed are there and no others. ``placed`` lays a whole tensor
+    out like the one it replaces."""
+    _require_fitting(tensors, model)
+    load_weights(model, _under("model.", tensors), placed)
     states: dict[int, Tensors] = {}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     places = {id(parameter): place for place, parameter in enumerate(held)}
     for name, parameter in _trained(model):
-        place = places[id(parameter)]
         moments = _under(f"optimizer.{name}.", tensors)
         if moments:  # a parameter that got no gradient has none
             # Counters stay whole: only what has the parameter's shape is laid out like it.
-            states[place] = {k: placed(t, parameter) if t.shape == parameter.shape else t for k, t in moments.items()}
+            laid_out = {k: placed(t, parameter) if t.shape == parameter.shape else t for k, t in moments.items()}
+            states[places[id(parameter)]] = laid_out
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], placed: Placed) -> None:
     present = model.state_dict()
     model.load_state_dict({name: placed(t, present[name]) if name in present else t for name, t in weights.items()})
+
+
+def _require_fitting(tensors: Tensors, model: nn.Module) -> None:
+    """What the model and AdamW need must be there in shape and dtype, and nothing besides."""
+    expected = {f"model.{name}": _kind(t) for name, t in model.state_dict().items()}
+    for name, parameter in _trained(model):
+        moments = {
+            f"optimizer.{name}.exp_avg": _kind(parameter),
+            f"optimizer.{name}.exp_avg_sq": _kind(parameter),
+            f"optimizer.{name}.step": ((), torch.float32),
+        }
+        if moments.keys() & tensors.keys():  # a parameter that got no gradient has none
+            expected |= moments
+    found = {name: _kind(tensor) for name, tensor in tensors.items()}
+    unlike = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    if unlike:
+        words = [f"{name} is {_named(found.get(name))}, not {_named(expected.get(name))}" for name in unlike[:3]]
+        more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
+        raise CheckpointError(
+            f"the checkpoint holds another model, or another optimizer's state ({'; '.join(words)}{more}); "
+            "use the settings it was made with, or another folder"
+        )
+
+
+def _kind(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    return tuple(tensor.shape), tensor.dtype
+
+
+def _named(kind: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    return "missing" if kind is None else f"{list(kind[0])} in {str(kind[1]).removeprefix('torch.')}"
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:
@@ -104,10 +157,115 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _encoded(state: Mapping[str, Any]) -> bytes:
+    """The one way a state is written, so that every byte of it counts. Its own digest is that without it."""
+    digest = hashlib.sha256(json_bytes(state, _STATE)).hexdigest()
+    return json_bytes({**state, "sha256": digest}, _STATE)
+
+
+def _write(place: Path, tensors: Tensors, state: Mapping[str, Any]) -> None:
+    save_file(tensors, place / _TENSORS)
+    flush(place / _TENSORS)
+    about = {"bytes": (place / _TENSORS).stat().st_size, "sha256": digest_of(place / _TENSORS)}
+    (place / _STATE).write_bytes(_encoded({"format": _FORMAT, "tensors": about, **state}))
+    flush(place / _STATE)
+
+
+def _state_of(place: Path) -> dict[str, Any]:
+    """The state in a step folder, if it is what was written there."""
+    raw = (place / _STATE).read_bytes()
+    try:
+        state = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{_STATE} is truncated or not JSON") from error
+    if not isinstance(state, dict) or "settings" not in state:
+        raise InputError(f"{_STATE} holds no settings")
+    if state.get("format") != _FORMAT:
+        raise InputError(f"{_STATE} has format {state.get('format')}, this version reads {_FORMAT}")
+    state.pop("sha256", None)
+    if _encoded(state) != raw:
+        raise InputError(f"{_STATE} is not what was written: its SHA-256 differs")
+    for name, (meant, holds) in _FIELDS.items():
+        if name not in state or not holds(state[name]):
+            raise InputError(f"{name} in {_STATE} is {state.get(name)!r}, not {meant}")
+    if state["step"] != _step_of(place):
+        raise InputError(f"step in {_STATE} is {state['step']}, the folder is named {place.name}")
+    return state
+
+
+def _tensors_of(place: Path, about: Mapping[str, Any]) -> Tensors:
+    size = (place / _TENSORS).stat().st_size
+    if size != about["bytes"]:
+        raise InputError(f"{_TENSORS} has {size} bytes, {about['bytes']} were written")
+    if digest_of(place / _TENSORS) != about["sha256"]:
+        raise InputError(f"{_TENSORS} is not what was written: its SHA-256 differs")
+    return load_file(place / _TENSORS)
+
+
+def _require_counts(tensors: Tensors, step: int) -> None:
+    """AdamW counts the updates of every parameter."""
+    for name, counted in tensors.items():
+        if name.startswith("optimizer.") and name.endswith(".step"):
+            value = counted.item() if counted.ndim == 0 else counted.tolist()
+            if not _is_number(value) or value not in range(1, step + 1):
+                raise InputError(f"{name} in {_TENSORS} is {value} after {step} steps")
+
+
+def _count(least: int) -> tuple[str, Callable[[Any], bool]]:
+    fits = lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least  # noqa: E731
+    return f"a whole number of at least {least}", fits
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_description(value: Any) -> bool:
+    """Of the tensors: their size and digest."""
+    return isinstance(value, dict) and isinstance(value.get("bytes"), int) and isinstance(value.get("sha256"), str)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "step": _count(1),
+    "loss": ("a finite number", _is_number),
+    "norm": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
+    "tokens_per_step": _count(1),
+    "seconds": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
+    "settings": ("a JSON object", lambda value: isinstance(value, dict)),
+    "tensors": ("the size and SHA-256 of the tensors", _is_description),
+}
+
+
 def _steps(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
+    """The step folders, oldest first."""
+    named = [place for place in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", place.name)]
+    return sorted(named, key=_step_of)
 
 
-def _flush(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+def _step_of(place: Path) -> int:
+    return int(place.name.removeprefix("step-"))
+
+
+def _remove_all(places: list[Path]) -> None:
+    """Delete checkpoints; what is not as it was written is left alone."""
+    for place in places:
+        try:
+            about = _state_of(place)["tensors"]
+            if (place / _TENSORS).stat().st_size == about["bytes"]:
+                _remove(place)
+        except (OSError, InputError):
+            continue
+
+
+def _remove(place: Path) -> None:
+    """Delete the two files of a checkpoint and their folder, if nothing else is in it."""
+    if place.is_symlink() or not place.is_dir():
+        return
+    # The state last: without it nobody could tell whose folder it is.
+    for name in (_TENSORS, _STATE):
+        (place / name).unlink(missing_ok=True)
+    if not any(place.iterdir()):
+        place.rmdir()

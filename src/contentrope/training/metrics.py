@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contentrope.errors import BackendError, InputError
-from contentrope.files import write_whole
+from contentrope.files import append_line, begin_log, writing
 
+METRICS = "metrics.jsonl"
 MOST_LINES = 200
 """About as many are written for a run, however long, unless ``every`` is given."""
 LEAST_STEPS = 10
@@ -71,7 +70,7 @@ class MetricsLog:
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise InputError(f"every must be an integer of at least 1, got {every!r}")
         self.folder, self.every = Path(folder), every
-        self.path = self.folder / "metrics.jsonl"
+        self.path = self.folder / METRICS
         self._last: int | None = None
         """The last step recorded; None before the file has been looked at."""
         # Now, not after hours of training, is the time to hear that a package is missing.
@@ -87,10 +86,12 @@ class MetricsLog:
     def resume(self, step: int) -> None:
         """Go on after ``step``: whatever is recorded of later steps belongs to a course that was given up."""
         lines = read_metrics(self.path) if self.path.exists() else []
+        foreign = [line for line in lines if line.keys() != set(RECORDED)]
+        if foreign:
+            raise InputError(f"{self.path} holds other metrics ({foreign[0]}); move it away, or choose another folder")
         kept = [line for line in lines if line["step"] <= step]
-        if self.path.exists():
-            # Also when all are kept: a last line that was cut short goes.
-            write_whole(self.path, b"".join(_encoded(line) for line in kept))
+        # Also when all are kept: a last line that was cut short goes.
+        begin_log(self.path, b"".join(_encoded(line) for line in kept))
         self._last = kept[-1]["step"] if kept else 0
         if self._make_writer is not None:
             self.close()
@@ -104,7 +105,7 @@ class MetricsLog:
         if report.step // every == self._last_recorded // every and report.step != report.steps:
             return
         line = {name: _finite(getattr(report, name)) for name in RECORDED}
-        _append(self.path, _encoded(line))
+        append_line(self.path, _encoded(line))
         self._last = report.step
         if self._writer is not None:
             self._record_scalars(line)
@@ -119,13 +120,11 @@ class MetricsLog:
         return self._last or 0
 
     def _record_scalars(self, line: dict[str, Any]) -> None:
-        try:
+        with writing(self.folder / "tensorboard"):
             for name in RECORDED[1:]:
                 if line[name] is not None:
                     self._writer.add_scalar(f"train/{name}", line[name], line["step"])
             self._writer.flush()
-        except OSError as error:
-            raise _with_path(error, self.folder / "tensorboard") from error
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -149,27 +148,6 @@ def _encoded(line: dict[str, Any]) -> bytes:
 def _finite(value: float) -> float | None:
     """JSON has no word for NaN."""
     return value if math.isfinite(value) else None
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Add a line and hand it to the system at once; after a failure the file ends as before."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            before, left = file.tell(), line
-            try:
-                while left:
-                    left = left[file.write(left) :]
-            except OSError:
-                with suppress(OSError):
-                    os.truncate(path, before)
-                raise
-    except OSError as error:
-        raise _with_path(error, path) from error
-
-
-def _with_path(error: OSError, path: Path) -> OSError:
-    return OSError(error.errno, error.strerror or str(error), str(path))
 
 
 def _summary_writer() -> Any:

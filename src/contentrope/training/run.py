@@ -83,9 +83,15 @@ class Run:
         if found is None:
             return
         tensors, state = found
-        team.together(lambda: self.stepper.unpack(tensors))
+        team.together(lambda: self._unpack(tensors, checkpoints.place_of(folder, state["step"])))
         self.step, self.loss, self.norm = state["step"], state["loss"], state["norm"]
         self.tokens_per_step, self.seconds, self.looked_at = state["tokens_per_step"], state["seconds"], self.step
+
+    def _unpack(self, tensors: checkpoints.Tensors, place: Path) -> None:
+        try:
+            self.stepper.unpack(tensors)
+        except CheckpointError as error:
+            raise CheckpointError(f"{place} does not fit: {error}") from error
 
     def _found(self, folder: Path) -> tuple[checkpoints.Tensors, dict[str, Any]] | None:
         """The newest checkpoint, if it belongs to this run."""
@@ -95,5 +101,10 @@ class Run:
             raise CheckpointError(
                 f"the checkpoint in {folder} belongs to another run ({'; '.join(unlike)}); "
                 "use its settings, or another folder"
+            )
+        if found and found[1]["step"] > self.config.steps:
+            place = checkpoints.place_of(folder, found[1]["step"])
+            raise CheckpointError(
+                f"checkpoint {place} is beyond the last step, {self.config.steps}; delete that folder"
             )
         return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -122,7 +121,7 @@ def train_together(
         own = {"train": asdict(replace(config, seed=seed)), **settings}
         state = {
             "step": last.step,
-            "loss": course.loss[index],
+            "loss": last.loss if math.isnan(course.loss[index]) else course.loss[index],
             "norm": last.norm,
             "tokens_per_step": round(last.tokens_per_second / last.steps_per_second / len(seeds)),
             "seconds": last.seconds / len(seeds),
@@ -130,7 +129,7 @@ def train_together(
         }
         checkpoints.save(folders[seed] / "checkpoint", last.step, stepper.pack_one(index), state)
         write_json(folders[seed] / f"{TOGETHER}.json", {"seeds": seeds, "seconds": last.seconds})
-    shutil.rmtree(shared)
+    checkpoints.drop(shared)
 
 
 def shared_checkpoint(folders: Mapping[int, Path]) -> Path:

@@ -55,5 +55,6 @@ def addressed_reader(**options: Any) -> Reader:
 
 
 def saved_original(folder: Path) -> Path:
-    save_plain(lively_reader().model, TOKENIZER, folder)
+    if not (folder / "config.json").exists():
+        save_plain(lively_reader().model, TOKENIZER, folder)
     return folder

@@ -10,12 +10,13 @@ from typing import Annotated, Any, ClassVar, get_args
 from tyro.conf import arg
 
 from contentrope.cli.options import Device, chosen_device, one, require_folder, several
-from contentrope.cli.report import show_results
+from contentrope.cli.report import REPORT_TIME, show_results
 from contentrope.cli.tables import SavingConsole, say
 from contentrope.errors import InputError
 from contentrope.experiments import suite
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.first_weights import FirstWeights
+from contentrope.outputs import REPORT, OutputFolder
 from contentrope.training import TrainConfig
 from contentrope.training.config import Precision, Schedule
 
@@ -64,6 +65,7 @@ class Reproduction:
         out = self.out or Path(f"runs/{experiment.name}-{name}")
         require_folder(out)
         device, console = chosen_device(self.device), SavingConsole()
+        _claim_report(out)
         try:
             with progress_display(console) as progress:
                 results = suite.run(experiment, out, progress, device, preset=name, jobs=self.jobs, asked=self.asked())
@@ -130,3 +132,15 @@ class TrainingReproduction(Reproduction):
         if self.steps is not None:
             changes["warmup"] = preset.warmup * self.steps // preset.steps
         return replace(preset, **changes)
+
+
+def _claim_report(out: Path) -> None:
+    """Refuse a report that could not be written after the work. One of an earlier version has no record, but is the
+    same, byte for byte, when it is made again."""
+    from contentrope.reports import read_results, write_report
+    from contentrope.reports.write import PAGES
+
+    with OutputFolder(out, "report", part=REPORT, patience=REPORT_TIME) as report:
+        if (out / suite.RESULTS).exists() and any((out / name).exists() for name in PAGES):
+            write_report(read_results(out / suite.RESULTS), out)
+        report.claim(*PAGES)

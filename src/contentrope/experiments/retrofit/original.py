@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,9 +12,12 @@ from contentrope.errors import CheckpointError
 from contentrope.experiments.retrofit.config import RetrofitConfig
 from contentrope.experiments.retrofit.reader import Reader, add_dropout
 from contentrope.experiments.suite import seeded
+from contentrope.files import require_own
 from contentrope.hf.plain import save_plain
 from contentrope.results import read_json, write_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, train
+from contentrope.training import checkpoint as checkpoints
+from contentrope.training.metrics import METRICS
 
 FACTS = "training.json"
 """What its training took; written last, so that a folder that has it is complete."""
@@ -53,7 +55,9 @@ def train_originals(
         for seed, lock in locks.items():
             try:
                 with lock.acquire(timeout=patience):
-                    if not _is_there(plan, original_folder(out, seed) / "model" / FACTS):
+                    folder = original_folder(out, seed)
+                    if not _is_there(plan, folder / "model" / FACTS):
+                        require_own(folder / "model", folder / METRICS)
                         stepper = _stepper(plan, seed, device, stepper)
                         _train(plan, stepper, seed, out, tell)
             except Timeout:
@@ -123,4 +127,4 @@ def _train(plan: Pretraining, stepper: Stepper, seed: int, out: Path, tell: Call
         "acceleration": stepper.acceleration,
     }
     write_json(folder / "model" / FACTS, facts)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    checkpoints.drop(folder / "checkpoint")

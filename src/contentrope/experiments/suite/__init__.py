@@ -6,9 +6,10 @@
 
 from contentrope.experiments.suite.experiment import Configured, Evaluated, Experiment, Finished, Tell, Trained
 from contentrope.experiments.suite.models import finite_or_none, folder_of, fresh_model, seeded, trained_models
-from contentrope.experiments.suite.run import Progress, run
+from contentrope.experiments.suite.run import RESULTS, Progress, run
 
 __all__ = [
+    "RESULTS",
     "Configured",
     "Evaluated",
     "Experiment",

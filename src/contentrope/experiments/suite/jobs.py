@@ -6,7 +6,9 @@ Beside each other pays on a GPU: while one variant compiles on the CPU, another 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -17,12 +19,18 @@ import torch
 
 from contentrope.errors import InputError
 from contentrope.experiments.suite.experiment import Experiment, Finished, Tell
+from contentrope.files import kept_by
+from contentrope.outputs import Record
 from contentrope.training import DivergedError
 from contentrope.training.interrupts import interrupts_held
 
 OF_ONE_VARIANT = (DivergedError, torch.OutOfMemoryError, InputError)
 """Failures that need not concern the other variants, such as weights that have become NaN: the others run on, and
 the failures are raised in the end."""
+
+
+def command_of(experiment: Experiment) -> str:
+    return f"reproduce {experiment.name}"
 
 
 def measure_all(
@@ -95,6 +103,15 @@ def _begin_process(told: Any, stop: Any, threads: int) -> None:
     _Process.told, _Process.stop = told, stop
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, _let_one_pass)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """When the process that holds the output folder is killed, another command may take it: nobody else writes then."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _let_one_pass(number: int, frame: FrameType | None) -> None:
@@ -108,4 +125,5 @@ def _measure_apart(experiment: Experiment, variant: str, seeds: list[int], out: 
             raise KeyboardInterrupt  # training saves where it is
         _Process.told.put(event)
 
-    experiment.measure(variant, seeds, out, device, tell)
+    with kept_by(Record(out, command_of(experiment))):
+        experiment.measure(variant, seeds, out, device, tell)

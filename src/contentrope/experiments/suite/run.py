@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +12,17 @@ from contentrope.config import differences
 from contentrope.errors import InputError
 from contentrope.experiments.devices import require_device
 from contentrope.experiments.suite.experiment import Evaluated, Experiment, Finished, Tell, Trained
-from contentrope.experiments.suite.jobs import measure_all
+from contentrope.experiments.suite.jobs import command_of, measure_all
 from contentrope.experiments.suite.models import folder_of
+from contentrope.outputs import OutputFolder
 from contentrope.reports.checked import check_results
 from contentrope.results import environment, read_json, write_json
 from contentrope.training import StepReport
+from contentrope.training import checkpoint as checkpoints
+from contentrope.training.metrics import METRICS
+from contentrope.training.together import TOGETHER
+
+RESULTS = "results.json"
 
 
 class Progress(Protocol):
@@ -60,13 +65,25 @@ def run(
             "variants at a time (`contentrope train` is the command for accelerate launch)"
         )
     experiment.check()
-    results = _begin(experiment, out / "results.json", preset)
-    if asked is not None:
-        results["asked"] = list(asked)
-    missing = _missing(experiment, results, progress)
-    tell = _teller(experiment, results, out, progress, device)
-    measure_all(experiment, missing, out, device, tell, jobs)
+    with OutputFolder(out, command_of(experiment)) as held:
+        results = _begin(experiment, out / RESULTS, preset)
+        if asked is not None:
+            results["asked"] = list(asked)
+        missing = _missing(experiment, results, progress)
+        _claim(held, out, missing)
+        tell = _teller(experiment, results, out, progress, device)
+        measure_all(experiment, missing, out, device, tell, jobs)
     return results
+
+
+def _claim(held: OutputFolder, out: Path, missing: Mapping[str, list[int]]) -> None:
+    """Refuse now what could not be written after the training."""
+    if (out / RESULTS).exists():
+        held.adopt(RESULTS)  # its settings say that it is of this experiment
+    for variant, seeds in missing.items():
+        for seed in seeds:
+            folder = folder_of(Path(), variant, seed)
+            held.claim(*(str(folder / name) for name in ("model", METRICS, f"{TOGETHER}.json")))
 
 
 def _missing(experiment: Experiment, results: Mapping[str, Any], progress: Progress) -> dict[str, list[int]]:
@@ -96,13 +113,12 @@ def _teller(experiment: Experiment, results: dict[str, Any], out: Path, progress
         elif isinstance(event, Evaluated):
             progress.evaluated(name, event.said)
         else:
-            _take_in(results, out / "results.json")
             results["variants"].setdefault(event.variant, {"runs": {}})["runs"][str(event.seed)] = event.run
             results["environment"] = environment(device)
             results["seconds"] = spent + time.perf_counter() - began  # of all commands so far, waiting included
-            write_json(out / "results.json", results)
+            write_json(out / RESULTS, results)
             # Only now: until the result is written, the checkpoint is all there is of it.
-            shutil.rmtree(folder_of(out, event.variant, event.seed) / "checkpoint", ignore_errors=True)
+            checkpoints.drop(folder_of(out, event.variant, event.seed) / "checkpoint")
             progress.finished(name, event.said)
 
     return tell
@@ -128,20 +144,19 @@ def _begin(experiment: Experiment, path: Path, preset: str) -> dict[str, Any]:
 
 
 def _take_in(results: dict[str, Any], path: Path) -> None:
-    """Add what is on disk: from an earlier command, or from one beside this one that runs other variants or seeds."""
+    """Add what earlier commands found, of these variants and seeds and of others."""
     if not path.exists():
         return
     stored = _stored(path)
     unlike = differences(_comparable(results), _comparable(stored))
     if unlike:
         raise InputError(f"{path} holds another run ({'; '.join(unlike)}); choose another folder, or delete it")
-    config, variants = results["config"], results["variants"]
+    config = results["config"]
     config["variants"] = list(dict.fromkeys([*stored["config"]["variants"], *config["variants"]]))
     config["seeds"] = max(stored["config"]["seeds"], config["seeds"])
-    results["environment"] = results["environment"] or stored.get("environment")
-    results["seconds"] = max(results["seconds"], stored.get("seconds", 0.0))
-    for variant, entry in stored["variants"].items():
-        variants[variant] = {"runs": {**entry["runs"], **variants.get(variant, entry)["runs"]}}
+    results["environment"] = stored.get("environment")
+    results["seconds"] = stored.get("seconds", 0.0)
+    results["variants"] = {variant: {"runs": dict(entry["runs"])} for variant, entry in stored["variants"].items()}
 
 
 def _stored(path: Path) -> dict[str, Any]:
