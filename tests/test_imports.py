@@ -28,6 +28,7 @@ LAYERS = (
     {"schemes"},
     {"model"},
     {"generation", "checkpoint", "inspection"},
+    {"public"},
     {"corpora", "facts", "results"},
     {"training"},
     {"experiments", "hf", "reports"},
@@ -101,21 +102,43 @@ print(sorted(set({OPTIONAL!r}) & set(sys.modules)))
 
 
 @functools.cache
-def modules_after(imported: str) -> set[str]:
-    return set(json.loads(run_fresh(f"import sys, json, {imported}\nprint(json.dumps(sorted(sys.modules)))")))
+def modules_after(program: str) -> set[str]:
+    return set(json.loads(run_fresh(f"import sys, json; {program}\nprint(json.dumps(sorted(sys.modules)))")))
+
+
+THE_LIBRARY = "from contentrope import *"
 
 
 def test_importing_the_library_imports_no_optional_package() -> None:
     """Installed or not: torch may look for some by itself, so only what contentrope adds counts."""
-    added = {name.partition(".")[0] for name in modules_after("contentrope") - modules_after("torch")}
+    added = {name.partition(".")[0] for name in modules_after(THE_LIBRARY) - modules_after("import torch")}
     assert "contentrope" in added
     assert not added & set(OPTIONAL)
 
 
 def test_importing_the_library_imports_nothing_above_the_core() -> None:
-    parts = {name.split(".")[1] for name in modules_after("contentrope") if name.startswith("contentrope.")}
+    parts = {name.split(".")[1] for name in modules_after(THE_LIBRARY) if name.startswith("contentrope.")}
     assert {"model", "schemes", "units"} <= parts
     assert not parts & ABOVE_THE_CORE
+
+
+@pytest.mark.parametrize("module", ["contentrope", "contentrope.cli", "contentrope.reports"])
+def test_torch_is_not_imported_before_it_is_needed(module: str) -> None:
+    assert "torch" not in modules_after(f"import {module}")
+
+
+def test_the_package_has_its_public_names_and_its_modules_and_no_others() -> None:
+    assert {"Transformer", "generate", "__version__", "__all__"} <= set(dir(contentrope))
+    assert set(contentrope.__all__) <= set(dir(contentrope))
+    assert all(hasattr(contentrope, name) for name in contentrope.__all__)
+    assert run_fresh("import contentrope; print(contentrope.schemes.names()[0])").strip() == "content"
+    assert not hasattr(contentrope, "nothing_of_this_name")
+    assert not hasattr(contentrope, "__wrapped__")
+
+
+def test_using_the_library_leaves_the_environment_alone() -> None:
+    ask = "import os; before = dict(os.environ); from contentrope import *; print(dict(os.environ) == before)"
+    assert run_fresh(ask).strip() == "True"
 
 
 # --- layers ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.slow
 def test_kernels_are_started_as_triton_itself_would_start_them() -> None:
     pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "0",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+    }
     command = [sys.executable, "-m", "tests.support.pretended_gpu"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """The command line; ``commands.py`` names the commands, each has a file of its own.
 
-Nothing here imports tyro or rich before :func:`main` has found them installed.
+Nothing here imports torch, tyro or rich before :func:`main` is ready for it: torch takes seconds, in which Ctrl-C must
+be answered, and reads while it loads how its threads shall wait.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from contentrope.version import __version__
 
@@ -19,6 +21,8 @@ __all__ = ["main"]
 
 RESUMABLE = ("reproduce", "train", "finetune")
 """Commands that continue where they were stopped."""
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""What tells the threads of an OpenMP runtime, GNU's or LLVM's, how to wait."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         print(f"contentrope {__version__}")
         return 0
+    if whole_process:
+        wait_passively()
+        signal.signal(signal.SIGINT, _leave)
     try:
         import rich  # noqa: F401
         import tyro  # noqa: F401
@@ -44,9 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def wait_passively() -> None:
+    """Threads of torch that have nothing to do sleep, unless the user has said how they shall wait.
+
+    By default they spin, which takes the cores from whatever else runs: ten times slower beside other work.
+    """
+    if not any(name in os.environ for name in WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def _leave(*_: object) -> NoReturn:
+    """Ctrl-C while modules are imported: some swallow the exception, or make another one of it."""
+    print("\nstopped", file=sys.stderr, flush=True)
+    os._exit(130)
+
+
 def _run(arguments: Sequence[str]) -> int:
     from contentrope.cli.commands import EXPECTED_ERRORS, parse
 
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # a terminal without a character shows ? in its place
     try:
