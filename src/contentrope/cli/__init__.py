@@ -21,6 +21,8 @@ __all__ = ["main"]
 
 RESUMABLE = ("reproduce", "train", "finetune")
 """Commands that continue where they were stopped."""
+LONGEST = 1000
+"""Characters of a message; more of them come from a value that is no value."""
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """What tells the threads of an OpenMP runtime, GNU's or LLVM's, how to wait."""
 
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if whole_process:
         wait_passively()
-        signal.signal(signal.SIGINT, _leave)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+            signal.signal(signal.SIGINT, _leave)
     try:
         import rich  # noqa: F401
         import tyro  # noqa: F401
@@ -67,7 +70,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from contentrope.cli.commands import EXPECTED_ERRORS, parse
+    from contentrope.cli.commands import EXPECTED_ERRORS, memory_asked, parse
 
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -78,6 +81,16 @@ def _run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except EXPECTED_ERRORS as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
+    except (MemoryError, RuntimeError) as error:
+        asked = memory_asked(error)
+        if asked is None:
+            raise
+        return _refused(f"the memory does not suffice{asked}; take a smaller model, batch, length or number of them")
     return 0
+
+
+def _refused(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"error: {line if len(line) <= LONGEST else line[:LONGEST] + ' ...'}", file=sys.stderr)
+    return 2

@@ -20,6 +20,7 @@ from contentrope.cli.options import (
     is_first_process,
     one,
     require_folder,
+    require_positive,
     require_seed,
     several,
 )
@@ -33,6 +34,7 @@ from contentrope.experiments.retrofit.conversions import Addresses, Positions
 from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
 from contentrope.experiments.suite import finite_or_none, seeded
 from contentrope.results import environment, read_json, write_json
+from contentrope.schemes.base import LARGEST
 from contentrope.training import (
     MetricsLog,
     Stepper,
@@ -111,9 +113,9 @@ class Finetune:
         require_folder(self.out)
         options = self._options()
         require_transformers(peft=bool(self.lora))
+        dealt_out(self.anchors, key_heads(config_of(self.model)))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
-        dealt_out(self.anchors, key_heads(config_of(self.model)))
         settings = self._settings(config, options, text, ids)
         console = SavingConsole(quiet=not is_first_process())
         if holds_this_run(self.out / "finetune.json", settings):
@@ -124,6 +126,9 @@ class Finetune:
             show_run(console, self.out, read_json(self.out / "finetune.json"))
 
     def _options(self) -> Addresses:
+        require_positive(length=self.length, longest_unit=self.longest_unit, save_every=self.save_every)
+        if abs(self.competition) > LARGEST:
+            raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")
         if self.lora < 0:
             raise InputError(f"lora must be 0, for all weights, or a rank of at least 1; got {self.lora}")
         return Addresses(

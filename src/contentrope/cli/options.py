@@ -60,6 +60,12 @@ def require_seed(seed: int) -> None:
         raise InputError(f"seed must be 0 or more and less than 2**63, got {seed}")
 
 
+def require_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}")
+
+
 def require_folder(folder: Path) -> None:
     """Refuse a folder that cannot be made or written to now, not after minutes of work; nothing is made yet."""
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
