@@ -82,6 +82,8 @@ def _run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except EXPECTED_ERRORS as error:
         return _refused(str(error))
+    except RecursionError:
+        return _refused("a file is nested too deep to be read; restore a whole copy of it")
     except (MemoryError, RuntimeError) as error:
         asked = memory_asked(error)
         if asked is None:
@@ -91,6 +93,6 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _refused(message: str) -> int:
-    line = " ".join(message.split())
+    line = " ".join(message.encode("utf-8", "backslashreplace").decode("utf-8").split())
     print(f"error: {line if len(line) <= LONGEST else line[:LONGEST] + ' ...'}", file=sys.stderr)
     return 2

@@ -53,6 +53,9 @@ class Command(Protocol):
 
 def parse(arguments: Sequence[str]) -> Command:
     """Read the command line; a wrong one is an :class:`InputError` that says what is allowed."""
+    if "" in arguments:
+        before = arguments[: list(arguments).index("")]
+        raise InputError(f"what follows {quoted(before[-1]) if before else 'contentrope'} is empty; give it a value")
     experiments: Any = (
         Annotated[Shakespeare, subcommand("shakespeare")]
         | Annotated[Facts, subcommand("facts")]
@@ -87,7 +90,7 @@ def parse(arguments: Sequence[str]) -> Command:
     except SystemExit as stop:
         if not stop.code:
             raise
-        sys.stderr.write(plain_words(boxed.getvalue()))
+        sys.stderr.write(writable(plain_words(boxed.getvalue())))
         raise
     require_ordinary(command)
     return command
@@ -108,6 +111,11 @@ def require_ordinary(options: Any) -> None:
                 raise InputError(f"{name} has a character that is none in UTF-8, or NUL: {quoted(each)}")
             if isinstance(each, Path) and "\0" in str(each):
                 raise InputError(f"{name} has a NUL, which no file's name can have: {quoted(str(each))}")
+
+
+def writable(message: str) -> str:
+    """Without what no stream can write, as the words of a command line may have it."""
+    return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def is_text(word: str) -> bool:

@@ -20,6 +20,7 @@ from contentrope.cli.options import (
     is_first_process,
     one,
     require_folder,
+    require_no_file,
     require_positive,
     require_seed,
     several,
@@ -127,6 +128,7 @@ class Finetune:
 
     def _options(self) -> Addresses:
         require_positive(length=self.length, longest_unit=self.longest_unit, save_every=self.save_every)
+        require_no_file(self.model)
         if abs(self.competition) > LARGEST:
             raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")
         if self.lora < 0:

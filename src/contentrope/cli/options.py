@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
 from contentrope.experiments.devices import best_device, require_device
 
 
@@ -64,6 +64,12 @@ def require_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
             raise InputError(f"{name} must be at least 1, got {number}")
+
+
+def require_no_file(model: str) -> None:
+    """A model is a folder or a name on the hub; transformers would read a file as its settings."""
+    if os.path.exists(model) and not os.path.isdir(model):
+        raise InputError(f"model {quoted(model)} is a file; name the folder of a model, or its name on the hub")
 
 
 def require_folder(folder: Path) -> None:

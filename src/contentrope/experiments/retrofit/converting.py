@@ -111,12 +111,16 @@ def lie_back(model: Any, tokens: int) -> None:
         bias.copy_((-tokens * turning.frequency).repeat(turning.heads).to(bias))
 
 
+MOST_DIGITS = 18
+"""Of a number that fits into 64 bits; a longer one names no units."""
+
+
 def units_named(name: str) -> str | int:
     """
     >>> units_named("line"), units_named("64")
     ('line', 64)
     """
-    return int(name) if name.isdecimal() else name
+    return int(name) if name.isdecimal() and len(name) <= MOST_DIGITS else name
 
 
 def check_units(name: str, marker: str | None, tokenizer: Any) -> None:
