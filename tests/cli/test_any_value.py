@@ -20,7 +20,8 @@ from contentrope.cli import commands, evaluate, finetune, generate, main, report
 from contentrope.cli.facts import Facts
 from contentrope.cli.info import Info
 
-ODD = [
+LONG = ["9" * 30, "9" * 5000, "a" * 5000]
+ODD = ["", "-1", "0", "1.5", "nan", "-inf", "1e308", "x", " ", "\0", "\udcff", "[[1]]", *LONG]
     "",
     "-1",
     "0",
