@@ -64,6 +64,15 @@ def test_the_runtime_takes_the_setting(tmp_path: Path) -> None:
     assert "GOMP_SPINCOUNT" in shown[1]
 
 
+@pytest.mark.parametrize("columns", ["1", "30"])
+def test_help_is_shown_in_a_narrow_terminal(columns: str) -> None:
+    environment = {**os.environ, "COLUMNS": columns, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, "-m", "contentrope", "train", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--learning-rate" in done.stdout
+
+
 def test_a_command_called_from_python_leaves_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in WAITING:
         monkeypatch.delenv(name, raising=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ __all__ = ["main"]
 
 RESUMABLE = ("reproduce", "train", "finetune")
 """Commands that continue where they were stopped."""
+LEAST_COLUMNS = 20
+"""In fewer the help would be broken into single letters, for minutes; a terminal breaks longer lines itself."""
 LONGEST = 1000
 """Characters of a message; more of them come from a value that is no value."""
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -35,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if whole_process:
         wait_passively()
+        if shutil.get_terminal_size().columns < LEAST_COLUMNS:
+            os.environ["COLUMNS"] = str(LEAST_COLUMNS)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
             signal.signal(signal.SIGINT, _leave)
     try:
