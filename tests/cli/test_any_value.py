@@ -6,6 +6,7 @@ Nothing is trained, measured or written: where a command would begin with it, it
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import pytest
 from contentrope.cli import commands, evaluate, finetune, generate, main, report, reproduce, train
 from contentrope.cli.facts import Facts
 from contentrope.cli.info import Info
+from tests.cli.conftest import SIZES
 
 LONG = ["9" * 30, "9" * 5000, "a" * 5000]
 ODD = ["", "-1", "0", "1.5", "nan", "-inf", "1e308", "x", " ", "\0", "\udcff", "[[1]]", *LONG]
@@ -143,6 +145,20 @@ def test_any_file_is_taken_or_refused(option: str, places: dict[str, str], capsy
                 require_one_line_or_work(with_value(words, option, places[file]), capsys)
             elif option in ("MODEL_DIR", "DIR") and given and not given[0].startswith("--"):
                 require_one_line_or_work([words[0], places[file], *words[2:]], capsys)
+
+
+@pytest.mark.parametrize("odd", [None, "x", [], {}, 10**30])
+@pytest.mark.parametrize("key", ["variant", "parameters", "final_loss", "held_out_perplexity", "length", "corpus"])
+def test_the_file_of_a_finished_run_may_say_anything(
+    key: str, odd: Any, trained: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    found = json.loads((trained / "train.json").read_text())
+    (out / "train.json").write_text(json.dumps({**found, key: odd}))
+    require_one_line_or_work(["train", "--text", str(text), "--out", str(out), *SIZES], capsys)
+    (out / "train.json").write_text(json.dumps({name: value for name, value in found.items() if name != key}))
+    require_one_line_or_work(["train", "--text", str(text), "--out", str(out), *SIZES], capsys)
 
 
 def test_these_tests_know_every_option() -> None:

@@ -26,7 +26,7 @@ from contentrope.cli.options import (
     several,
 )
 from contentrope.cli.tables import SavingConsole, say
-from contentrope.cli.train import TrainOptions, holds_this_run
+from contentrope.cli.train import TrainOptions, as_written, holds_this_run
 from contentrope.errors import InputError
 from contentrope.experiments.display import progress_display
 from contentrope.experiments.evaluation import perplexity, shown
@@ -34,7 +34,7 @@ from contentrope.experiments.retrofit.config import GATE_SHARE, LONGEST_UNIT
 from contentrope.experiments.retrofit.conversions import Addresses, Positions
 from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
 from contentrope.experiments.suite import finite_or_none, seeded
-from contentrope.results import environment, read_json, write_json
+from contentrope.results import environment, write_json
 from contentrope.schemes.base import LARGEST
 from contentrope.training import (
     MetricsLog,
@@ -124,7 +124,8 @@ class Finetune:
         else:
             self._train(config, options, tokenizer, ids, settings, str(local_device(device)), console)
         if is_first_process():
-            show_run(console, self.out, read_json(self.out / "finetune.json"))
+            with as_written(self.out / "finetune.json") as found:
+                show_run(console, self.out, found)
 
     def _options(self) -> Addresses:
         require_positive(length=self.length, longest_unit=self.longest_unit, save_every=self.save_every)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,7 +94,8 @@ class Train:
         else:
             self._train(config, corpus, settings, str(local_device(device)), console)
         if is_first_process():
-            show_run(console, self.out, read_json(self.out / "train.json"))
+            with as_written(self.out / "train.json") as found:
+                show_run(console, self.out, found)
 
     def _settings(self, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
         """What decides the numbers, as JSON."""
@@ -148,6 +150,19 @@ def holds_this_run(path: Path, settings: Mapping[str, Any]) -> bool:
     if unlike:
         raise InputError(f"{path.parent} holds another finished run ({'; '.join(unlike)}); choose another folder")
     return True
+
+
+@contextmanager
+def as_written(path: Path) -> Iterator[Mapping[str, Any]]:
+    """What the file of a finished run says, to be shown; one that says it otherwise than it was written is refused."""
+    try:
+        yield read_json(path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} is damaged ({error!r}); restore it from a copy, or delete it to train again"
+        ) from error
 
 
 def _whole_model(stepper: Stepper, config: ModelConfig, device: str) -> Transformer | None:
