@@ -128,7 +128,7 @@ class Finetune:
                 show_run(console, self.out, found)
 
     def _options(self) -> Addresses:
-        require_positive(length=self.length, longest_unit=self.longest_unit, save_every=self.save_every)
+        require_positive(length=self.length, longest_unit=self.longest_unit)
         require_no_file(self.model)
         if abs(self.competition) > LARGEST:
             raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")

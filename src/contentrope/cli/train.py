@@ -20,7 +20,6 @@ from contentrope.cli.options import (
     is_first_process,
     one,
     require_folder,
-    require_positive,
     require_seed,
 )
 from contentrope.cli.tables import SavingConsole, say
@@ -84,7 +83,6 @@ class Train:
     def run(self) -> None:
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
-        require_positive(length=self.length, save_every=self.save_every)
         require_folder(self.out)
         corpus = load_corpus(self.text, characters=self.characters)
         settings = self._settings(config, corpus)
