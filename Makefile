@@ -4,6 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Idle threads of torch sleep: spinning, as by default, they take the cores from whatever else runs.
+ifeq ($(OMP_WAIT_POLICY)$(GOMP_SPINCOUNT)$(KMP_BLOCKTIME),)
+export OMP_WAIT_POLICY := PASSIVE
+endif
+
 .PHONY: test shapes reproduce benchmark check clean
 
 test: check

@@ -131,9 +131,26 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     assert backend_status()["tiled"] == backend_status()["reference"] == "ready"
 
 
+def test_a_backend_is_ready_only_where_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_installed(monkeypatch, "triton", installed=True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    status = backend_status()
+    assert status["tiled"] == status["reference"] == "ready"
+    for name in ("flex", "fused"):
+        assert "GPU" in status[name]
+        with pytest.raises(cr.BackendError, match=name):
+            cr.addressed_attention(**attention_input(), backend=name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert set(backend_status().values()) == {"ready"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert backend_status()["fused"] == "ready"
+    assert backend_status()["flex"] != "ready"
+
+
 def test_a_device_the_backend_cannot_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_installed(monkeypatch, "triton", installed=True)
-    assert backend_status()["flex"] == "ready"
     with pytest.raises(cr.BackendError, match="'flex' needs CUDA tensors, got cpu; use backend='tiled'"):
         cr.addressed_attention(**attention_input(), backend="flex")
 

@@ -59,8 +59,8 @@ def test_refused(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"base": 1.0}, "rotary base must be above 1, got 1.0"),
-        ({"base": float("nan")}, "rotary base must be above 1, got nan"),
+        ({"base": 1.0}, "rotary base must be a finite number above 1, got 1.0"),
+        ({"base": float("nan")}, "rotary base must be a finite number above 1, got nan"),
         ({"pairs": "quarter"}, "pairs must be one of half, interleaved; got 'quarter'"),
         ({"frequencies": "per_layer"}, "frequencies must be one of per_head, model_wide; got 'per_layer'"),
         ({"fraction": 0.0}, r"rotary fraction must be in \(0, 1\], got 0.0"),

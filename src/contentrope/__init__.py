@@ -4,46 +4,30 @@ A Transformer reads text in units, uses ordinary RoPE inside a unit, and gives e
 computed from its content instead of a growing position.
 """
 
-from contentrope.attention import addressed_attention
-from contentrope.cache import Cache
-from contentrope.checkpoint import load, load_into, save
-from contentrope.config import ModelConfig, RotaryConfig
-from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
-from contentrope.generation import generate
-from contentrope.model import Transformer
-from contentrope.units import (
-    Boundaries,
-    FixedLength,
-    Segmenter,
-    Terminators,
-    TextRule,
-    Units,
-    segment,
-    vocabulary_of,
-)
-from contentrope.version import __version__
+from __future__ import annotations
 
-__all__ = [
-    "BackendError",
-    "Boundaries",
-    "Cache",
-    "CacheError",
-    "CheckpointError",
-    "FixedLength",
-    "InputError",
-    "ModelConfig",
-    "RotaryConfig",
-    "Segmenter",
-    "Terminators",
-    "TextRule",
-    "Transformer",
-    "Units",
-    "__version__",
-    "addressed_attention",
-    "generate",
-    "load",
-    "load_into",
-    "save",
-    "segment",
-    "vocabulary_of",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from contentrope.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from contentrope.public import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        """The public names need torch, which takes seconds to import: it is, when the first of them is asked for.
+
+        So the command line can answer Ctrl-C, and say how torch's threads wait, before torch is there.
+        """
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        public = import_module(f"{__name__}.public")
+        globals().update({each: getattr(public, each) for each in public.__all__})
+        globals()["__all__"] = [*public.__all__, "__version__"]
+        if name not in globals():  # where modules of the core are by now, too
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -17,7 +17,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
+
+FARTHEST = 1024
+"""Units: as many are remembered by a cache, and gone through one by one."""
 
 
 class UnitsBefore(NamedTuple):
@@ -45,9 +48,11 @@ class Anchors:
 
     def __init__(self, back: tuple[int, ...], heads: int) -> None:
         whole = all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in back)
+        if whole and max(back, default=0) > FARTHEST:
+            raise InputError(f"anchors {quoted(back)}: an anchor lies at most {FARTHEST} units back")
         if len(back) != heads or not whole or not any(back):
             raise InputError(
-                f"anchors {back} must be {heads} whole numbers, one per key/value head: so many units back, "
+                f"anchors {quoted(back)} must be {heads} whole numbers, one per key/value head: so many units back, "
                 "0 for none, not all of them 0"
             )
         self.back = back

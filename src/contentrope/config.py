@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from operator import index
 from typing import Any, Literal, get_args
 
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
 
 PairLayout = Literal["half", "interleaved"]
 FrequencyLayout = Literal["per_head", "model_wide"]
@@ -28,12 +29,12 @@ class RotaryConfig:
     """The share of each head's dimensions that rotate; the others pass through."""
 
     def __post_init__(self) -> None:
-        if not self.base > 1.0:
-            raise InputError(f"rotary base must be above 1, got {self.base}")
+        if not (is_finite(self.base) and self.base > 1.0):
+            raise InputError(f"rotary base must be a finite number above 1, got {quoted(self.base)}")
         _require_choice("pairs", self.pairs, get_args(PairLayout))
         _require_choice("frequencies", self.frequencies, get_args(FrequencyLayout))
-        if not 0.0 < self.fraction <= 1.0:
-            raise InputError(f"rotary fraction must be in (0, 1], got {self.fraction}")
+        if not (is_finite(self.fraction) and 0.0 < self.fraction <= 1.0):
+            raise InputError(f"rotary fraction must be in (0, 1], got {quoted(self.fraction)}")
 
     def pair_count(self, head_dim: int) -> int:
         rotating = round(head_dim * self.fraction)
@@ -85,8 +86,15 @@ class ModelConfig:
             if self.heads % self.kv_heads:
                 raise InputError(f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}")
         for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not (is_finite(value) and 0.0 <= value < 1.0):
+                raise InputError(f"{name} must be in [0, 1), got {quoted(value)}")
+        if not isinstance(self.scheme, str):
+            raise InputError(f"scheme must be the name of one, got {quoted(self.scheme)}")
+        if not isinstance(self.options, Mapping):
+            raise InputError(f"options must be a mapping of names to values, got {quoted(self.options)}")
+        if not isinstance(self.rotary, RotaryConfig):
+            raise InputError(f"rotary must be a RotaryConfig, got {quoted(self.rotary)}")
         for name in ("terminators", "reader"):
             object.__setattr__(self, name, _ids_in_vocabulary(name, getattr(self, name), self.vocab_size))
         # JSON knows no tuples: with lists made tuples here, settings read back equal those written.
@@ -119,11 +127,15 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelConfig:
+        """Read what :meth:`to_dict` gave, perhaps from a file; anything else is refused."""
         _require_known("model setting", data, {f.name for f in fields(cls)})
+        required = (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
+        missing = [name for name in required if name not in data]
+        if missing:
+            raise InputError(f"missing is the model setting {missing[0]}")
         rotary = data.get("rotary", {})
         _require_known("rotary setting", rotary, {f.name for f in fields(RotaryConfig)})
-        ids = {name: tuple(data[name]) for name in ("terminators", "reader") if name in data}
-        return cls(**{**data, **ids, "rotary": RotaryConfig(**rotary)})
+        return cls(**{**data, "rotary": RotaryConfig(**rotary)})
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -142,22 +154,33 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
     return lines
 
 
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, and one that a float can hold.
+
+    >>> is_finite(2), is_finite(10**400), is_finite(float("nan")), is_finite("2"), is_finite(True)
+    (True, False, False, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
 def _require_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a positive integer, got {value!r}")
+        raise InputError(f"{name} must be a positive integer, got {quoted(value)}")
 
 
 def _require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise InputError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+        raise InputError(f"{name} must be one of {', '.join(allowed)}; got {quoted(value)}")
 
 
 def _require_known(what: str, data: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(data) - known)
+    if not isinstance(data, Mapping):
+        raise InputError(f"{what}s must be a mapping of names to values, got {quoted(data)}")
+    unknown = sorted(map(str, set(data) - known))
     if unknown:
         raise InputError(f"unknown {what} {', '.join(unknown)}; known are {', '.join(sorted(known))}")
 
@@ -166,8 +189,10 @@ def _ids_in_vocabulary(name: str, ids: tuple[int, ...], vocab_size: int) -> tupl
     try:
         ids = tuple(index(i) for i in ids)
     except TypeError:
-        raise InputError(f"{name} must be token ids, e.g. (0,); got {ids!r}") from None
+        raise InputError(f"{name} must be token ids, e.g. (0,); got {quoted(ids)}") from None
     outside = [i for i in ids if not 0 <= i < vocab_size]
     if outside:
-        raise InputError(f"{name} {outside} lie outside the vocabulary of {vocab_size} (ids 0..{vocab_size - 1})")
+        raise InputError(
+            f"{name} {quoted(outside)} lie outside the vocabulary of {vocab_size} (ids 0..{vocab_size - 1})"
+        )
     return ids

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from contentrope.errors import InputError
 from contentrope.files import write_whole
@@ -43,11 +43,15 @@ def read_json(path: str | Path) -> Any:
     """Read a file written by :func:`write_json`; a damaged one is named, with the place where it breaks."""
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deep for a file of ours; restore a whole copy") from error
+    except ValueError as error:  # from what is no JSON, no UTF-8, or a number of thousands of digits
         raise InputError(f"{path} is truncated or not JSON ({error}); restore a whole copy") from error
-    except RecursionError:
-        raise InputError(f"{path} is nested deeper than any settings are; restore a whole copy") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_counts_alone(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--examples", "-1"], "examples must be 0 or more, got -1"),
+        (["--examples", "-1"], "examples must be from 0 to 10000, got -1"),
         (["--seed", "-1"], "seed must be 0 or more"),
         (["--distractors", "3"], "condition 'single' has no distractors, got 3"),
         (["--condition", "mixed", "--distractors", "1", "2", "3"], "--distractors takes one number, or .* got 1 2 3"),

@@ -91,7 +91,7 @@ def test_ctrl_c_stops_without_advice(
         (["--top-p", "2"], "top_p must be in (0, 1]"),
         (["--samples", "0"], "samples must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be 0 or more"),
-        (["--prompt", ""], "the prompt is empty"),
+        (["--prompt", ""], "'--prompt' is empty"),
         (["--prompt", "a", "--prompt-file", "b"], "not both"),
         (["--prompt-file", "nowhere.txt"], "there is no file or folder 'nowhere.txt'"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),

@@ -120,7 +120,7 @@ def test_a_finished_run_is_neither_repeated_nor_changed(
         (["--text", "nowhere.txt"], "no corpus 'nowhere.txt'"),
         (["--acceleration", "graphs"], "needs a CUDA device"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
-        (["--seed", str(2**64)], "seed must be 0 or more and less than 2**63"),
+        (["--seed", str(2**64)], "less than 2**63"),
         (["--out", __file__], f"{Path(__file__).name} is not a folder"),
         (["--out", f"{__file__}/deeper/run"], f"{Path(__file__).name} is not a folder"),
     ],

@@ -19,6 +19,7 @@ from contentrope.attention.pairs import PairRule
 from contentrope.checks import can_be_read
 from contentrope.config import PairLayout
 from contentrope.errors import BackendError, InputError
+from contentrope.kernels.launch import is_interpreted
 from contentrope.rotary import at_least_float32, rotate, rotation_of
 from contentrope.units import Units
 
@@ -80,8 +81,8 @@ def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) 
     if name not in BACKENDS:
         raise BackendError(f"unknown backend {name!r}; choose auto, {', '.join(BACKENDS)}")
     # A compiler cannot follow the look for packages, and has them if it gets here.
-    if not torch.compiler.is_compiling() and (status := _status(name)) != "ready":
-        raise BackendError(f"backend {name!r}: {status}; or pass backend='tiled'")
+    if not torch.compiler.is_compiling() and (lacking := _lacking_package(name)):
+        raise BackendError(f"backend {name!r}: {lacking}; or pass backend='tiled'")
     return _ATTEND[name]
 
 
@@ -98,18 +99,25 @@ def backend_name(name: str, states: Tensor, head_dim: int, *, dropout: float = 0
 
 
 def backend_status() -> dict[str, str]:
-    """Every backend with ``ready``, or what it lacks.
+    """Every backend with ``ready``, or what it lacks here: a package, or a GPU.
 
     >>> backend_status()["reference"]
     'ready'
     """
-    return {name: _status(name) for name in BACKENDS}
+    return {name: _lacking_package(name) or _lacking_gpu(name) or "ready" for name in BACKENDS}
 
 
-def _status(name: str) -> str:
+def _lacking_gpu(name: str) -> str | None:
+    interpreted = name == "fused" and is_interpreted()
+    if name not in NEEDS_PACKAGE or torch.cuda.is_available() or interpreted:
+        return None
+    return "needs a GPU, and torch finds none here"
+
+
+def _lacking_package(name: str) -> str | None:
     package = NEEDS_PACKAGE.get(name)
     if package is None or importlib.util.find_spec(package):
-        return "ready"
+        return None
     return f"needs the package {package!r}, which is not installed (pip install {package})"
 
 

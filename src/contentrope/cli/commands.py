@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
+from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import torch
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
+from contentrope.cli import LONGEST
 from contentrope.cli.evaluate import Evaluate
 from contentrope.cli.facts import Facts as ShowFacts
 from contentrope.cli.finetune import Finetune
@@ -22,7 +26,8 @@ from contentrope.cli.info import Info
 from contentrope.cli.report import Report
 from contentrope.cli.reproduce import Facts, Retrofit, Shakespeare, Timing
 from contentrope.cli.train import Train
-from contentrope.errors import BackendError, CacheError, CheckpointError, InputError
+from contentrope.errors import BackendError, CacheError, CheckpointError, InputError, quoted
+from contentrope.experiments.sizes import gigabytes
 from contentrope.training import DivergedError, ProcessError
 
 EXPECTED_ERRORS = (
@@ -48,6 +53,9 @@ class Command(Protocol):
 
 def parse(arguments: Sequence[str]) -> Command:
     """Read the command line; a wrong one is an :class:`InputError` that says what is allowed."""
+    if "" in arguments:
+        before = arguments[: list(arguments).index("")]
+        raise InputError(f"what follows {quoted(before[-1]) if before else 'contentrope'} is empty; give it a value")
     experiments: Any = (
         Annotated[Shakespeare, subcommand("shakespeare")]
         | Annotated[Facts, subcommand("facts")]
@@ -72,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Command:
     boxed = io.StringIO()
     try:
         with redirect_stderr(boxed):
-            return tyro.cli(
+            command: Any = tyro.cli(
                 commands,
                 prog="contentrope",
                 description=DESCRIPTION,
@@ -82,8 +90,58 @@ def parse(arguments: Sequence[str]) -> Command:
     except SystemExit as stop:
         if not stop.code:
             raise
-        sys.stderr.write(plain_words(boxed.getvalue()))
+        sys.stderr.write(writable(plain_words(boxed.getvalue())))
         raise
+    require_ordinary(command)
+    return command
+
+
+def require_ordinary(options: Any) -> None:
+    """Refuse what no option can mean, whatever its name: numbers beyond 64 bits, infinite ones, words that no file
+    can hold. Each option then checks what it means itself."""
+    for name, value in vars(options).items():
+        if is_dataclass(value):
+            require_ordinary(value)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, int) and abs(each) >= 2**63:
+                raise InputError(f"{name} must be less than 2**63, got {quoted(each)}")
+            if isinstance(each, float) and not math.isfinite(each):
+                raise InputError(f"{name} must be a finite number, got {each}")
+            if isinstance(each, str) and not is_text(each):
+                raise InputError(f"{name} has a character that is none in UTF-8, or NUL: {quoted(each)}")
+            if isinstance(each, Path) and "\0" in str(each):
+                raise InputError(f"{name} has a NUL, which no file's name can have: {quoted(str(each))}")
+
+
+def writable(message: str) -> str:
+    """Without what no stream can write, as the words of a command line may have it."""
+    return message.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def is_text(word: str) -> bool:
+    """
+    >>> is_text("é"), is_text("\\udcff"), is_text("\\0")
+    (True, False, False)
+    """
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in word
+
+
+def memory_asked(error: Exception) -> str | None:
+    """How much was asked for when there was not as much, in words; None for any other error.
+
+    >>> memory_asked(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000 bytes"))
+    ', 8 GB were asked for at once'
+    """
+    if isinstance(error, MemoryError):
+        return ""
+    said = re.search(r"allocate (?:memory: you tried to allocate )?(\d+) bytes", str(error))
+    if said:
+        return f", {gigabytes(int(said[1]))} were asked for at once"
+    return "" if "Storage size calculation overflowed" in str(error) else None
 
 
 def plain_words(boxed: str) -> str:
@@ -110,7 +168,7 @@ def plain_words(boxed: str) -> str:
         del parts[0]
     wrong, *more = parts
     suggestions = [line for part in more if not part[0].startswith(("Argument helptext", "For full")) for line in part]
-    return "\n".join([f"error: {_in_words(' '.join(' '.join(wrong).split()))}", *suggestions]) + "\n"
+    return "\n".join([f"error: {_in_words(' '.join(' '.join(wrong).split()))[:LONGEST]}", *suggestions]) + "\n"
 
 
 def _in_words(complaint: str) -> str:

@@ -16,6 +16,8 @@ from contentrope.cli.tables import print_table, say
 from contentrope.errors import InputError
 from contentrope.facts import Condition, Drawn, FactVocabulary, Kind, Layout, Names, Sampler, World
 
+MOST_EXAMPLES = 10_000
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -44,8 +46,8 @@ class Facts:
     """Decides names, facts and examples."""
 
     def run(self) -> None:
-        if self.examples < 0:
-            raise InputError(f"examples must be 0 or more, got {self.examples}")
+        if not 0 <= self.examples <= MOST_EXAMPLES:
+            raise InputError(f"examples must be from 0 to {MOST_EXAMPLES}, got {self.examples}")
         require_seed(self.seed)
         world, console = World(seed=self.seed, test_names=self.test_names), Console()
         lines = list(self._lines(world))

@@ -19,6 +19,8 @@ from contentrope.cli.options import (
     is_first_process,
     one,
     require_folder,
+    require_no_file,
+    require_positive,
     require_seed,
     several,
 )
@@ -33,6 +35,7 @@ from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_t
 from contentrope.experiments.suite import finite_or_none, seeded
 from contentrope.outputs import OutputFolder
 from contentrope.results import environment, write_json
+from contentrope.schemes.base import LARGEST
 from contentrope.training import (
     MetricsLog,
     Stepper,
@@ -127,6 +130,10 @@ class Finetune:
                 show_run(console, self.out, found)
 
     def _options(self) -> Addresses:
+        require_positive(length=self.length, longest_unit=self.longest_unit)
+        require_no_file(self.model)
+        if abs(self.competition) > LARGEST:
+            raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")
         if self.lora < 0:
             raise InputError(f"lora must be 0, for all weights, or a rank of at least 1; got {self.lora}")
         return Addresses(

@@ -91,8 +91,6 @@ class Generate:
         if self.prompt is not None and self.prompt_file is not None:
             raise InputError("give --prompt or --prompt-file, not both")
         prompt = text_of(self.prompt_file) if self.prompt_file is not None else self.prompt
-        if prompt == "":
-            raise InputError("the prompt is empty; give at least one character, or leave --prompt out")
         return NEW_LINE if prompt is None else prompt
 
     def _options(self, device: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
 from contentrope.experiments.devices import best_device, require_device
 
 
@@ -58,6 +58,18 @@ def chosen_device(device: str | None) -> str:
 def require_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
         raise InputError(f"seed must be 0 or more and less than 2**63, got {seed}")
+
+
+def require_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}")
+
+
+def require_no_file(model: str) -> None:
+    """A model is a folder or a name on the hub; transformers would read a file as its settings."""
+    if os.path.exists(model) and not os.path.isdir(model):
+        raise InputError(f"model {quoted(model)} is a file; name the folder of a model, or its name on the hub")
 
 
 def require_folder(folder: Path) -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
 
 SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 """What counts as text in a folder, in upper or lower case. A file named by itself may have any suffix."""
@@ -32,8 +32,10 @@ def text_of(path: str | Path) -> str:
         text = _joined([_text_of_file(file) for file in _text_files(Path(path))])
     elif os.path.isfile(path):
         text = _text_of_file(Path(path))
+    elif os.path.exists(path):
+        raise InputError(f"{path} is neither a file nor a folder, but a pipe or a device; name a file that is kept")
     else:
-        raise InputError(f"there is no file or folder {str(path)!r}; check the path")
+        raise InputError(f"there is no file or folder {quoted(str(path))}; check the path")
     if not text:
         raise InputError(f"{path} holds no text: it is empty; name one that is not")
     return text

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
 
 
 def require_device(device: str) -> None:
     """Refuse a device that cannot be used before anything is read or computed."""
     try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter from a torch built without CUDA
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device {device!r} cannot be used here ({reason}); use cpu") from error
+        torch.ones(1, device=device).item()  # "meta" has no values
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # AssertionError: a torch without CUDA
+        reason = next(iter(str(error).splitlines()), "")
+        raise InputError(f"device {quoted(device)} cannot be used here ({reason}); use cpu") from error
 
 
 def best_device() -> str:

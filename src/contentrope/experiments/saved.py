@@ -56,7 +56,8 @@ def training_text_of(folder: str | Path) -> dict[str, Any] | None:
         return None
     found = read_json(path)
     numbers = [found.get(key) for key in ("characters", "training")] if isinstance(found, dict) else [None]
-    if not all(isinstance(number, int) for number in numbers) or not isinstance(found.get("name"), str):
+    counts = all(isinstance(number, int) and not isinstance(number, bool) and number > 0 for number in numbers)
+    if not counts or not isinstance(found.get("name"), str):
         raise CheckpointError(f"{path} is damaged: it does not describe a text; restore it from a copy, or delete it")
     return found
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 from contentrope.config import ModelConfig
+from contentrope.errors import InputError, quoted
 from contentrope.experiments.variants import parse_variant
+
+MODULES_OF_A_LAYER = 2**15
+"""Bytes of Python's own that a layer takes, however narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,4 +42,34 @@ class ModelSize:
             options=parsed.options,
             **settings,
         )
-        return replace(config, rotary=replace(config.rotary, **parsed.rotary))
+        config = replace(config, rotary=replace(config.rotary, **parsed.rotary))
+        require_memory(config)
+        return config
+
+
+def require_memory(config: ModelConfig) -> None:
+    """Refuse a model whose weights alone do not fit into this machine, before minutes are spent on making it."""
+    # Embedding and head; in a layer four matrices of attention and eight of the feed-forward network, or nearly so.
+    weights = 2 * config.vocab_size * config.dim + 12 * config.layers * config.dim**2
+    needed, there = 4 * weights + MODULES_OF_A_LAYER * config.layers, memory()
+    if there is not None and needed > there:
+        raise InputError(
+            f"a model with dim {quoted(config.dim)} and layers {quoted(config.layers)} takes {gigabytes(needed)} for "
+            f"its weights alone, this machine has {gigabytes(there)}; take fewer of them"
+        )
+
+
+def memory() -> int | None:
+    """Bytes of this machine, where the system tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def gigabytes(size: int) -> str:
+    """
+    >>> gigabytes(3 * 10**9), gigabytes(10**400)
+    ('3 GB', 'more than a million GB')
+    """
+    return f"{-(-size // 10**9):,} GB" if size < 10**15 else "more than a million GB"

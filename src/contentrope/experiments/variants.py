@@ -9,7 +9,7 @@ from typing import Any
 
 from contentrope import schemes
 from contentrope.config import RotaryConfig
-from contentrope.errors import InputError
+from contentrope.errors import InputError, quoted
 
 ROTARY = tuple(f.name for f in fields(RotaryConfig))
 
@@ -31,14 +31,14 @@ def parse_variant(name: str) -> Variant:
     """
     scheme, _, rest = name.partition(":")
     if scheme not in schemes.names():
-        raise InputError(f"unknown scheme {scheme!r} in {name!r}; known are {', '.join(schemes.names())}")
+        raise InputError(f"unknown scheme {quoted(scheme)} in {quoted(name)}; known are {', '.join(schemes.names())}")
     variant = Variant(scheme)
     for item in filter(None, re.split(r",(?![^\[]*\])", rest)):  # not at commas inside a list
         option, equals, value = item.partition("=")
         if not (option and equals and value):
-            raise InputError(f"{item!r} in {name!r} is not option=value, as in content:competition=1")
+            raise InputError(f"{quoted(item)} in {quoted(name)} is not option=value, as in content:competition=1")
         if option in {*variant.options, *variant.rotary}:
-            raise InputError(f"{name!r} has the option {option} twice")
+            raise InputError(f"{quoted(name)} has the option {option} twice")
         (variant.rotary if option in ROTARY else variant.options)[option] = _value(value)
     return variant
 
@@ -47,5 +47,5 @@ def _value(text: str) -> Any:
     """Numbers, lists, true, false and null as in JSON; anything else is a string."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits, or thousands of brackets
         return text

@@ -70,8 +70,12 @@ def distractors(
     return Facts(asked.relation[:, :0], asked.facts.entities[:, :0])
 
 
-def most_distractors(world: FactSet, kind: Kind, condition: Condition) -> int | None:
-    """How many every asked fact has; None: there is no limit."""
+MOST_MIXED = 10_000
+"""Facts may return among those of mixed kinds, so there is no end to them but that of memory."""
+
+
+def most_distractors(world: FactSet, kind: Kind, condition: Condition) -> int:
+    """How many every asked fact has."""
     require_choice("condition", condition, get_args(Condition))
     size = max(sizes_of(kind))  # triples have fewer of all
     per_domain = chains_of(first_relation(torch.tensor(size))).per_domain
@@ -79,14 +83,14 @@ def most_distractors(world: FactSet, kind: Kind, condition: Condition) -> int | 
         "single": 0,
         "same entities": int(per_domain) * len(DOMAINS) - 1,
         "same relation": world.places(size) - (2 * size - 1),  # neighbours in the chain share names
-        "mixed": None,
+        "mixed": MOST_MIXED,
     }
     return limits[condition]
 
 
 def require_distractors(world: FactSet, kind: Kind, condition: Condition, count: int) -> None:
     most = most_distractors(world, kind, condition)
-    if most is None or count <= most:
+    if count <= most:
         return
     if condition == "single":
         raise InputError(f"condition 'single' has no distractors, got {count}; choose another, or leave them out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar
@@ -10,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from contentrope.config import ModelConfig
-from contentrope.errors import InputError
+from contentrope.config import ModelConfig, is_finite
+from contentrope.errors import InputError, quoted
 from contentrope.frames import Chunk, Frame
 from contentrope.rotary import inverse_frequencies
 from contentrope.units import Segmenter, SegmenterState, Terminators, Units
@@ -31,18 +30,22 @@ def read_options(scheme: str, kind: type[OptionsT], given: Mapping[str, Any]) ->
     A value must be of its default's kind: options also come from the command line and from files.
     """
     defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(given) - set(defaults))
+    unknown = sorted(map(str, set(given) - set(defaults)))
     if unknown:
         allowed = ", ".join(sorted(defaults)) or "none"
-        raise InputError(f"scheme {scheme!r} has no option {', '.join(unknown)}; it takes: {allowed}")
+        raise InputError(f"scheme {scheme!r} has no option {quoted(', '.join(unknown))[1:-1]}; it takes: {allowed}")
     for name, value in given.items():
         default = defaults[name]
         if not _is_like(default, value):
             expected = f"{_KINDS[type(default)]}, e.g. {default!r}"
-            raise InputError(f"option {name!r} of scheme {scheme!r} must be {expected}; got {value!r}")
+            raise InputError(f"option {name!r} of scheme {scheme!r} must be {expected}; got {quoted(value)}")
+        if any(abs(number) > LARGEST for number in _numbers(value)):
+            raise InputError(f"option {name!r} of scheme {scheme!r} is at most {LARGEST:g}; got {quoted(value)}")
     return kind(**given)
 
 
+LARGEST = 1e9
+"""What lies beyond would leave the range of float32 where it meets scores and positions, and the logits be NaN."""
 _KINDS = {
     bool: "True or False",
     int: "an integer",
@@ -56,8 +59,12 @@ def _is_like(default: Any, value: Any) -> bool:
     if isinstance(default, tuple):
         return isinstance(value, tuple) and all(_is_like(0.0, v) for v in value)
     if isinstance(default, float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return is_finite(value)
     return type(value) is type(default)
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    return tuple(v for v in (value if isinstance(value, tuple) else (value,)) if is_finite(v) or type(v) is int)
 
 
 def frequencies(config: ModelConfig) -> Float[Tensor, "heads pairs"]:

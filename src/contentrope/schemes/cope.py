@@ -15,6 +15,9 @@ from contentrope.errors import InputError
 from contentrope.frames import Chunk, ContextualFrame
 from contentrope.schemes.base import read_options
 
+MOST_POSITIONS = 2**16
+"""Every query is multiplied by all of them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -24,6 +27,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.positions < 1:
             raise InputError(f"positions must be positive, got {self.positions}")
+        if self.positions > MOST_POSITIONS:
+            raise InputError(f"positions must be at most {MOST_POSITIONS}, got {self.positions}")
 
 
 class Cope(nn.Module):

@@ -6,6 +6,7 @@ other frequencies than newer ones.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from torch import nn
@@ -28,6 +29,8 @@ class NtkAware(nn.Module):
         if frequencies_in_series < 2:
             raise InputError("ntk needs at least 2 rotary pairs: with one pair there is no slowest to stretch")
         stretch = factor ** (frequencies_in_series / (frequencies_in_series - 1))
+        if config.rotary.base * stretch > sys.float_info.max:
+            raise InputError(f"factor {factor} stretches the rotary base {config.rotary.base} beyond all numbers")
         stretched = replace(config.rotary, base=config.rotary.base * stretch)
         self.rotations = PositionRotations(frequencies(replace(config, rotary=stretched)))
 

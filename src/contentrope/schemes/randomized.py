@@ -19,6 +19,9 @@ from contentrope.rotary import PositionRotations
 from contentrope.schemes.base import frequencies, read_options
 from contentrope.schemes.positional import rotary_frame
 
+WIDEST = 2**24
+"""Every position of the range is drawn for every sequence."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -28,6 +31,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.range < 1:
             raise InputError(f"range must be positive, got {self.range}")
+        if self.range > WIDEST:
+            raise InputError(f"range must be at most {WIDEST}, got {self.range}")
 
 
 class Randomized(nn.Module):

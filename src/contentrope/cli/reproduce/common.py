@@ -31,6 +31,8 @@ Course = Annotated[Schedule | None, one(str, "", get_args(Schedule)), OF_THE_PRE
 Initialisation = Annotated[FirstWeights | None, one(str, "", get_args(FirstWeights)), OF_THE_PRESET]
 Folder = Annotated[Path | None, one(Path, "DIR"), arg(help_behavior_hint="(default: runs/EXPERIMENT-PRESET)")]
 
+MOST_SEEDS = 10_000
+
 TRAINING = ("steps", "batch_size", "learning_rate", "schedule", "weight_decay", "precision")
 """Options that are settings of the training."""
 
@@ -60,6 +62,8 @@ class Reproduction:
         raise NotImplementedError
 
     def run(self) -> None:
+        if self.seeds is not None and self.seeds > MOST_SEEDS:
+            raise InputError(f"seeds must be at most {MOST_SEEDS}, got {self.seeds}")
         config, name = self.settings()
         experiment = self.experiment(config)
         out = self.out or Path(f"runs/{experiment.name}-{name}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from tyro.conf import arg
 
-from contentrope.cli.options import Marker, one, several
+from contentrope.cli.options import Marker, one, require_no_file, several
 from contentrope.cli.reproduce.common import OF_THE_PRESET, Integer, Integers, Number, TrainingReproduction, Variants
 from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
 from contentrope.experiments.retrofit import Retrofit as Experiment
@@ -62,6 +62,8 @@ class Retrofit(TrainingReproduction):
     OWN: ClassVar = ("model", "text", "characters", "units", "marker", "length", "times")
 
     def experiment(self, config: RetrofitConfig) -> Experiment:
+        if self.model is not None:
+            require_no_file(self.model)
         return Experiment(config)
 
     def _options(self) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ MEMORY = "memory"
 """Option of a variant: facts are memory units, which see only themselves."""
 
 
+MOST_EXAMPLES = 10**6
+
+
 @dataclass(frozen=True, kw_only=True)
 class FactsConfig:
     """What decides the numbers of a run."""
@@ -66,6 +69,8 @@ class FactsConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 raise InputError(f"{name} must be an integer of at least {smallest}, got {value!r}")
+            if name in ("examples", "order") and value > MOST_EXAMPLES:
+                raise InputError(f"{name} must be at most {MOST_EXAMPLES}, got {value}: all are drawn at once")
         if len(self.facts) != 2 or not 1 <= self.facts[0] <= self.facts[1]:
             raise InputError(f"facts must be the fewest and the most of an example, such as 1 8; got {self.facts}")
         check_first_weights(self.initialisation)

@@ -30,6 +30,7 @@ from contentrope.experiments.suite import (
     trained_models,
 )
 from contentrope.facts import MIXTURE, Drawn, Sampler, World
+from contentrope.facts.distractors import require_distractors
 from contentrope.model import Transformer
 from contentrope.schemes.addressed import competing_with, learned_by_head
 from contentrope.training import read_metrics
@@ -81,6 +82,10 @@ class Facts(Configured):
             schemes.make(self.config.model_of(variant, sampler))
         for row in rows():
             self.examples(sampler, row, count=1)
+        require_distractors(self.world.train, "any", "mixed", self.config.facts[1] - 1)
+        if self.config.scaling:
+            for kind in KINDS:
+                require_distractors(self._many_names().test, kind, "same relation", max(self.config.scaling))
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         config, sampler = self.config, self.sampler(device)
@@ -151,10 +156,12 @@ class Facts(Configured):
         with competing_with(model.scheme, exponent):
             return {row.title: score(model, self.examples(sampler, row)).summary() for row in rows()}
 
+    def _many_names(self) -> World:
+        return World(self.config.world, test_names=MANY_TEST_NAMES)
+
     def _scaling(self, variant: str, seed: int, model: Transformer, tell: Tell) -> dict[str, Any]:
         """Unseen names, more and more facts of the same relation."""
-        world = World(self.config.world, test_names=MANY_TEST_NAMES)
-        sampler = Sampler(world, self.config.layout, next(model.parameters()).device)
+        sampler = Sampler(self._many_names(), self.config.layout, next(model.parameters()).device)
         found: dict[str, Any] = {}
         for count in self.config.scaling:
             for kind in KINDS:

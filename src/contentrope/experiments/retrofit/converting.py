@@ -95,12 +95,16 @@ def long_unit(segmenter: Segmenter, text: Int[Tensor, "tokens"]) -> int:
     return int(lengths.float().quantile(LONG)) if len(lengths) else segmenter.max_length
 
 
+MOST_DIGITS = 18
+"""Of a number that fits into 64 bits; a longer one names no units."""
+
+
 def units_named(name: str) -> str | int:
     """
     >>> units_named("line"), units_named("64")
     ('line', 64)
     """
-    return int(name) if name.isdecimal() else name
+    return int(name) if name.isdecimal() and len(name) <= MOST_DIGITS else name
 
 
 def check_units(name: str, marker: str | None, tokenizer: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from contentrope.reports.checks import require_object
 from contentrope.reports.growth.check import check_run
 from contentrope.reports.growth.curves import training_length
 from contentrope.reports.growth.figures import CURVE, curve_figure
@@ -23,7 +24,8 @@ KIND, MAIN_PICTURE = "a retrofit experiment", CURVE
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Nothing beyond what all experiments have is read from the settings without a look at it."""
+    """All else is read from the settings with a look at it."""
+    require_object("config.pretraining", config.get("pretraining") or {})
 
 
 def figures(results: Results) -> dict[str, Figure | None]:
