@@ -137,7 +137,7 @@ def frame_of(
         )
     elif not is_untouched and completes:
         window = window_of(completing(reading, addresses, embed))
-        if by_kernel and columns is None:
+        if by_kernel and window.completed is None:
             turns = tuple(
                 turns_for(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
             )
