@@ -37,6 +37,7 @@ def rope(kind: str, **settings: Any) -> dict[str, Any]:
 
 
 LONGER = {"factor": 4.0, "original_max_position_embeddings": 64}
+SHORT = {"factor": 4.0, "original_max_position_embeddings": 8}
 FACTORS = {"short_factor": [1.0, 1.2, 1.4, 1.6], "long_factor": [4.0, 4.0, 4.0, 4.0]}
 WINDOW_AND_FULL = {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]}
 HALF = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
@@ -65,6 +66,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", {"attention_multiplier": 0.4}),
     "starcoder2": ("Starcoder2", {"sliding_window": None}),
     "gpt_oss": ("GptOss", {"sliding_window": 9, "num_local_experts": 1, "num_experts_per_tok": 1, **EXPERTS}),
+    "ministral3": ("Ministral3", rope("yarn", llama_4_scaling_beta=0.5, **SHORT)),
     "stablelm": ("StableLm", HALF),
     "nemotron": ("Nemotron", HALF),
     "nanochat": ("NanoChat", {}),

@@ -49,6 +49,17 @@ def test_readers_do_not_see_the_order_of_memory_units(name: str, lively: bool) -
     assert float((logits(unmarked, one) - logits(unmarked, other))[:, 6:].abs().max()) > 1e-4
 
 
+def test_queries_of_memory_are_not_scaled_by_what_lies_before_them() -> None:
+    """Where queries grow with the length of the text, from the eighth token on; a reader's do."""
+    units = torch.tensor([[first, TERMINATOR] for first in range(7, 14)])
+    one, other = (torch.cat((x.flatten(), torch.tensor([MARKER, 20])))[None] for x in (units, units.flip(0)))
+    model = remembering("ministral3")
+    same(logits(model, one)[:, :2], logits(model, other)[:, 12:14])
+    same(logits(model, one)[:, 14:], logits(model, other)[:, 14:])
+    unscaled = remembering("ministral3", rope_parameters={**model.config.rope_parameters, "llama_4_scaling_beta": 0.0})
+    assert float((logits(model, one) - logits(unscaled, one))[:, 14:].abs().max()) > 1e-3
+
+
 @every
 def test_the_way_through_the_models_own_attention_equals_the_reference(name: str) -> None:
     model, ids = remembering(name, dtype=padded_dtype(name)), text()

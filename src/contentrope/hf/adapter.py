@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -150,6 +151,9 @@ class Adapter:
         if not self.hands_on_keywords:
             self.handles += [m.register_forward_hook(self.carry) for m in rotary_modules(self.decoder)]
             self.handles += [m.register_forward_pre_hook(self.pass_on, with_kwargs=True) for m in self.attention]
+        if self.segmenter.reader.ids:
+            reads = [m for m in self.attention if "position_ids" in inspect.signature(m.forward).parameters]
+            self.handles += [m.register_forward_pre_hook(self.place_memory, with_kwargs=True) for m in reads]
         self.model.set_attn_implementation(name_of(self.own))
         if (generation := getattr(self.model, "generation_config", None)) is not None:
             # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be compiled anew.
@@ -218,6 +222,15 @@ class Adapter:
         """Before an attention module: what it was handed goes on to the attention function."""
         turns = kwargs.get("position_embeddings")
         return args, {**kwargs, KEYWORD: turns.call if isinstance(turns, Carried) else None}
+
+    def place_memory(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Before an attention module that scales its queries by how much text lies before them: before a memory unit,
+        which sees only itself, there is none."""
+        call, given = kwargs.get(KEYWORD), kwargs.get("position_ids")
+        if call is None or given is None or call.frame.rule.query_memory is None:
+            return args, kwargs
+        alone = call.frame.positions(given, self.gate)
+        return args, {**kwargs, "position_ids": torch.where(call.frame.rule.query_memory, alone, given)}
 
     def finish(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """After the decoder: the cache remembers the call, unless it failed."""

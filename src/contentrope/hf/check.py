@@ -44,6 +44,14 @@ CHANGED = 14
 AGAIN = 4
 """How much more than the untouched model's own difference is let pass: it was measured once."""
 
+ALONE = {
+    "competition": 0.0,
+    "anchors": None,
+    "segmenter": Segmenter(FixedLength(TOKENS), max_length=TOKENS),
+    "missing": False,
+}
+"""What an adapter is to have for (a) and (b): addresses and nothing else."""
+
 Outputs = list[Float[Tensor, "batch seq dim"]]
 """Of all attention modules, in the order of their layers."""
 
@@ -87,8 +95,7 @@ class Check:
     def _run_all(self) -> None:
         self._run("zero addresses at global positions change nothing", self.global_positions)
         self._run("an address of so many positions back is as good as positions", self.shifted)
-        own, competition = self._lively(), self.adapter.competition
-        with self._as_if(own, competition=competition, missing=False):
+        with self._as_if(self._lively(), missing=False):
             at_once = self._outputs()
             self._run("later tokens change nothing", lambda: self.later_tokens(at_once))
             self._run("a cache changes nothing", lambda: self.cached(at_once))
@@ -108,9 +115,8 @@ class Check:
     def shifted(self) -> None:
         adapter, positions = self.adapter, self.text.positions
         away = self._away(int(positions[0, FIRST]), TOKENS)
-        segmenter = Segmenter(FixedLength(TOKENS), max_length=TOKENS)
         ends = torch.arange(TOKENS, device=positions.device)[None] == FIRST - 1
-        with self._as_if(away, gate=0.0, competition=0.0, anchors=None, segmenter=segmenter, missing=False):
+        with self._as_if(away, gate=0.0, **ALONE):
             found = self._outputs(ends=ends, positions=positions)
         noise = self._noise(lambda: self._rounded_otherwise(adapter), lambda: self.untouched)
         self._compare(found, self.untouched, noise=noise)
@@ -211,9 +217,7 @@ class Check:
             adapter.model.add_module(NAME, own)
 
     def _untouched(self) -> Any:
-        return self._as_if(
-            self._away(0, self.adapter.segmenter.max_length), gate=1.0, competition=0.0, anchors=None, missing=False
-        )
+        return self._as_if(self._away(0, TOKENS), gate=1.0, **ALONE)
 
     def _away(self, positions: int, max_length: int) -> Addresses:
         embedding, adapter = cast(Tensor, self.adapter.model.get_input_embeddings().weight), self.adapter
