@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(("num_experts_per_tok", "moe_k", "num_experts_per_token", "moe_topk"), 2),
     **dict.fromkeys(("n_shared_experts", "num_shared_experts", "n_group", "topk_group", "num_expert_group"), 1),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 8),
-    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 4),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 8),
     "v_head_dim": 8,
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 256),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_head_dim"), 8),
@@ -53,7 +53,46 @@ SMALL: dict[str, Any] = {
 """Whatever of this a configuration knows, by any of the names in use."""
 
 READ_ONLY = {"falcon": ("head_dim",)}
-SPECIAL: dict[str, dict[str, Any]] = {}
+MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_expand": 1, "mamba_chunk_size": 8}
+LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
+SHARED = {
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 8,
+}
+SPECIAL: dict[str, dict[str, Any]] = {
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"]},
+    "falcon_h1": MAMBA,
+    "gemma3n_text": {
+        **SHARED,
+        "laurel_rank": 4,
+        "intermediate_size": [40] * 4,
+        "activation_sparsity_pattern": [0.0] * 4,
+    },
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "gemma4_text": SHARED,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"]},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    "ministral3": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 8,
+            "llama_4_scaling_beta": 0.5,
+        }
+    },
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text", "bailing_hybrid"), LINEAR),
+    "zamba2": {"num_hidden_layers": 3, "layer_types": ["mamba", "hybrid", "hybrid"], "use_mem_rope": True},
+    "reformer": {"is_decoder": True},
+    "zamba": {"num_hidden_layers": 3, "layer_types": ["mamba", "hybrid", "hybrid"]},
+    "zaya": {"num_experts_per_tok": 1},
+}
 """What else a tiny model of an architecture needs, or what makes it differ from a plain one."""
 
 
@@ -73,6 +112,8 @@ def small(kind: type[PreTrainedConfig], special: dict[str, Any]) -> dict[str, An
     sizes = {
         key: value for key, value in SMALL.items() if key in known and key not in READ_ONLY.get(kind.model_type, ())
     }
+    if "kv_lora_rank" in known:  # latent attention: keys and values are made for every head
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     for key, part in kind.sub_configs.items():
         if part is AutoConfig:
             part = type(getattr(kind(), key, None))
@@ -85,7 +126,7 @@ def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """With every weight at random, so that each of them matters."""
     with torch.device("meta"):
         size = AutoModelForCausalLM.from_config(config_of(name)).num_parameters()
-    if size > 10_000_000:
+    if size > 20_000_000:
         raise ValueError(f"{size} parameters are not tiny")
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config_of(name), dtype=dtype)

@@ -61,7 +61,7 @@ class Adapter:
         self.layers, self.turnings, self.attention = found.layers, found.turnings, found.modules
         self.hands_on_keywords = found.hands_on_keywords
         self.own_attention = own_attention(self.attention[0], self.own)
-        self.anchors = anchors_of(anchors, self.turnings)
+        self.anchors = anchors_of(anchors, self.turnings, model.config)
         self.refuse_if_unfit(gate)
         self.handles: list[Any] = []
         # Saved with addresses and loaded without: transformers has left them out.
@@ -72,9 +72,14 @@ class Adapter:
 
     @cached_property
     def turning_by_layer(self) -> dict[int, tuple[int, Turning]]:
-        """Its number, and what it is; layers without positions are left out."""
-        numbers = {index: layer.turning for index, layer in self.layers.items()}
+        """Its number, and what it is; layers without positions, and without keys of their own, are left out."""
+        numbers = {index: layer.turning for index, layer in self.layers.items() if layer.shares is None}
         return {index: (n, self.turnings[n]) for index, n in numbers.items() if n is not None}
+
+    @cached_property
+    def keeping(self) -> int:
+        """How many layers keep keys in a cache."""
+        return sum(layer.shares is None for layer in self.layers.values())
 
     @property
     def addresses(self) -> Any:
@@ -180,7 +185,7 @@ class Adapter:
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends = kwargs.pop("unit_ends", None)
-        store = None if cache is None else columns_layer(cache, len(self.layers), self.turning_by_layer)
+        store = None if cache is None else columns_layer(cache, self.keeping, self.turning_by_layer)
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)
         offset = 0 if store is None else store.get_seq_length()
@@ -294,8 +299,14 @@ class Adapter:
         return DynamicCache(config=config) if wanted and not recomputes else None
 
 
-def anchors_of(back: int | Sequence[int], turnings: list[Turning]) -> Anchors | None:
+def anchors_of(back: int | Sequence[int], turnings: list[Turning], config: Any) -> Anchors | None:
     dealt = (back,) if isinstance(back, int) else tuple(back)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions and any(isinstance(d, int) and d >= positions for d in dealt):
+        raise InputError(
+            f"anchors {max(dealt)}: so many units back no unit is within the {positions} positions of the model; 1 goes "
+            "on from the unit before"
+        )
     heads = {turning.heads for turning in turnings}
     if any(dealt) and len(heads) > 1:
         raise InputError(

@@ -29,7 +29,7 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import Carried
-from contentrope.hf.probe import rotary_modules
+from contentrope.hf.probe import refuse_unless_finite, rotary_modules
 from contentrope.hf.rotary import TOLERANCE
 from contentrope.units import FixedLength, Segmenter
 
@@ -84,8 +84,12 @@ class Check:
         self.adapter = adapter
         self.text = _text(adapter, most_positions)
         with _tapped(adapter.attention) as tapped:
-            self.hidden = self._call(positions=self.text.positions)
+            self._run("a text is read as before", self._read_untouched)
+        refuse_unless_finite(adapter.model, [self.hidden, *tapped.outputs])
         self.inputs, self.untouched = tapped.inputs, tapped.outputs
+
+    def _read_untouched(self) -> None:
+        self.hidden = self._call(positions=self.text.positions)
 
     def __call__(self) -> None:
         """With the adapter's hooks in place. Leaves everything as it is, or raises an error."""
