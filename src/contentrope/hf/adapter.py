@@ -300,12 +300,12 @@ class Adapter:
 
 
 def anchors_of(back: int | Sequence[int], turnings: list[Turning], config: Any) -> Anchors | None:
-    dealt = (back,) if isinstance(back, int) else tuple(back)
+    dealt = tuple(back) if isinstance(back, Sequence) else (back,)
     positions = getattr(config, "max_position_embeddings", None)
     if positions and any(isinstance(d, int) and d >= positions for d in dealt):
         raise InputError(
-            f"anchors {max(dealt)}: so many units back no unit is within the {positions} positions of the model; 1 goes "
-            "on from the unit before"
+            f"anchors {max(dealt)}: so many units back there is none within the {positions} positions of the model; 1 "
+            "goes on from the unit before"
         )
     heads = {turning.heads for turning in turnings}
     if any(dealt) and len(heads) > 1:

@@ -245,6 +245,7 @@ def _cache_of(model: PreTrainedModel) -> DynamicCache:
 
 
 def _refuse_changed_keys(model: PreTrainedModel, cache: DynamicCache, keys: dict[int, Tensor]) -> None:
+    refuse_unless_finite(model, list(keys.values()))
     for index, key in keys.items():
         held = getattr(cache.layers[index], "keys", None) if index < len(cache.layers) else None
         if held is None or held.shape != key.shape or not torch.equal(held, key):
