@@ -235,7 +235,10 @@ def _shares(calls: dict[int, Seen]) -> dict[int, int]:
 
 
 def _cache_of(model: PreTrainedModel) -> DynamicCache:
-    cache = DynamicCache(config=model.config.get_text_config())
+    config = model.config.get_text_config()
+    if getattr(config, "num_hidden_layers", None) is None:
+        raise InputError(f"{type(model).__name__} is no plain decoder: its configuration has no num_hidden_layers")
+    cache = DynamicCache(config=config)
     if others := sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in KINDS}):
         raise InputError(
             f"{type(model).__name__} keeps more in its cache than keys and values ({', '.join(others)}), which "
