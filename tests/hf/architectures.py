@@ -152,7 +152,7 @@ def outcome(name: str) -> Outcome:
     except Exception as error:
         return Outcome("not tried", f"no tiny model of it: {type(error).__name__}: {error}")
     try:
-        chf.attach(model, units={3}, positions="local", max_length=16)
+        chf.attach(model, units={3}, positions="local", max_length=8)
         use(model)
     except (InputError, BackendError) as error:
         return Outcome("refused", str(error))

@@ -46,7 +46,7 @@ def test_others_are_refused_with_the_reason_and_left_as_they_were(name: str) -> 
     attention, attributes = model.config._attn_implementation, set(vars(model.base_model))
     for check in (True, False):
         with pytest.raises(cr.InputError, match=f"{type(model).__name__}.*{REFUSED[name]}"):
-            chf.attach(model, units={3}, max_length=16, check=check)
+            chf.attach(model, units={3}, max_length=8, check=check)
     assert (model.config._attn_implementation, set(vars(model.base_model))) == (attention, attributes)
     assert not [m for m in model.modules() if m._forward_pre_hooks or m._forward_hooks]
 
@@ -60,7 +60,7 @@ def test_a_cache_of_the_models_own_is_refused_by_what_it_said() -> None:
 
 
 def test_using_a_model_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = chf.attach(tiny("llama"), units={3}, max_length=16)
+    model = chf.attach(tiny("llama"), units={3}, max_length=8)
     monkeypatch.setattr(keys, "turn_in_place", lambda *args: None)
     with pytest.raises(AssertionError, match="differ"):
         architectures.use(model)
