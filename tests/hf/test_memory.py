@@ -23,7 +23,7 @@ MARKER = 5
 def remembering(name: str, *, lively: bool = True, reader: Any = (MARKER,), **settings: Any) -> Any:
     model = tiny(name, **settings)
     options = {"competition": 0.5, "learn_competition": True} if lively else {}
-    chf.attach(model, units={TERMINATOR}, max_length=7, reader=reader, **options)
+    chf.attach(model, units={TERMINATOR}, max_length=7, reader=reader, check=False, **options)
     return enliven(model) if lively else model
 
 
