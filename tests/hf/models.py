@@ -87,6 +87,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+# Older versions of transformers have not all of them.
+ARCHITECTURES = {name: kind for name, kind in ARCHITECTURES.items() if hasattr(transformers, f"{kind[0]}Config")}
+
+
 def padded_dtype(name: str) -> torch.dtype:
     """Gemma2 casts the lowest float64 to float32: padding that sees nothing is NaN, in an untouched model too."""
     return torch.float32 if name == "gemma2" else torch.float64
