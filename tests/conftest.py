@@ -10,6 +10,8 @@ import torch
 
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("suite")
+# No test asks a hub, not even in vain: that takes as long as its patience. Read when its library is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # The suite runs one process per core.
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

@@ -82,12 +82,16 @@ def _unwritable(value: Any, where: str) -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             if not isinstance(key, str):
                 yield f"{where}[{key!r}]", "has a key that is not a string; convert it with str()"
+            else:
+                yield from _unwritable(key, f"the key {key!r} of {where or 'the value'}")
             yield from _unwritable(inner, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from _unwritable(inner, f"{where}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         yield where, f"is {value}, which JSON cannot hold; leave it out or write None"
+    elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        yield where, f"is {value!r}, with half of a character, which a file cannot hold; leave it out"
     elif not (value is None or isinstance(value, str | int | float)):
         yield where, f"is a {type(value).__name__}, which JSON cannot hold; convert it first"
 

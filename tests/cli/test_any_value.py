@@ -55,7 +55,6 @@ def nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["contentrope.experiments.suite.run"], "measure_all", stop)
     for name in ("write_as_drawn", "write_samples", "generate_text"):
         monkeypatch.setattr(generate, name, stop)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture

@@ -92,7 +92,8 @@ def test_any_symbol_may_stand_for_the_others(unknown: str) -> None:
 
 
 def test_unknown_is_stored_only_where_it_is_set() -> None:
-    assert CharVocabulary.from_text("ba").to_dict() == {"symbols": "ab"}
+    plain = CharVocabulary.from_text("ba").to_dict()
+    assert (plain["symbols"], "unknown" in plain) == ("ab", False)
     stored = {"symbols": "ab" + UNKNOWN, "unknown": UNKNOWN}
     forgiving = CharVocabulary.from_text("ba", unknown=UNKNOWN)
     assert forgiving.to_dict() == stored
@@ -144,3 +145,10 @@ def test_other_misuse_is_refused() -> None:
         vocabulary.encode(b"abc")  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
         vocabulary.symbols = ("z",)  # type: ignore[misc]
+
+
+def test_a_symbol_in_the_place_of_another_is_noticed() -> None:
+    stored = CharVocabulary.from_text("abc").to_dict()
+    with pytest.raises(InputError, match="not those it was stored with"):
+        CharVocabulary.from_dict({**stored, "symbols": "abd"})
+    assert CharVocabulary.from_dict({"symbols": "abd"}).symbols == ("a", "b", "d")

@@ -105,7 +105,8 @@ def write_training(folder: Path, seed: int) -> None:
     model(torch.tensor([[1, 0, 2]])).sum().backward()
     optimizer.step()
     tensors = {name: training.copied(t) for name, t in training.named_tensors(model, optimizer).items()}
-    training.save(folder, 3, tensors, {"step": 3, "settings": {"seed": seed}, "loss": 1.5 + seed})
+    state = {"step": 3, "loss": 1.5 + seed, "norm": 0.5, "tokens_per_step": 3, "seconds": 1.0}
+    training.save(folder, 3, tensors, {**state, "settings": {"seed": seed}})
 
 
 def read_training(folder: Path) -> Snapshot:

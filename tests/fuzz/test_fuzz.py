@@ -50,7 +50,7 @@ def refuse_with_errors_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     class NeverRaised(Exception):  # noqa: N818
         pass
 
-    monkeypatch.setattr("contentrope.checkpoint.SafetensorError", NeverRaised)
+    monkeypatch.setattr("contentrope.sealed.SafetensorError", NeverRaised)
 
 
 def believe_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,10 @@ from contentrope.errors import InputError
 
 UNKNOWN = "\ufffd"
 """The Unicode replacement character: how a decoded text shows what the vocabulary does not know."""
+
+
+def _checksum(stored: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -105,18 +111,25 @@ class CharVocabulary:
         return self.symbols.index(character)
 
     def to_dict(self) -> dict[str, Any]:
+        """Its symbols, with a checksum: another symbol in its place would be read and written without a word."""
         stored = {"symbols": "".join(self.symbols)}
-        return stored if self.unknown is None else {**stored, "unknown": self.unknown}
+        stored |= {} if self.unknown is None else {"unknown": self.unknown}
+        return {**stored, "sha256": _checksum(stored)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CharVocabulary:
         if not isinstance(data, Mapping):
             raise InputError(f"a stored vocabulary is a JSON object, got {data!r}")
-        if not {"symbols"} <= set(data) <= {"symbols", "unknown"}:
-            raise InputError(f"a stored vocabulary has the key 'symbols' and at most 'unknown', got {sorted(data)}")
+        if not {"symbols"} <= set(data) <= {"symbols", "unknown", "sha256"}:
+            raise InputError(
+                f"a stored vocabulary has the key 'symbols' and at most 'unknown' and 'sha256', got {sorted(data)}"
+            )
         for key, value in data.items():
             if not isinstance(value, str):
                 raise InputError(f"{key!r} of a stored vocabulary must be a str, got {value!r}")
+        stored = {key: value for key, value in data.items() if key != "sha256"}
+        if data.get("sha256", _checksum(stored)) != _checksum(stored):  # version 0.1 stored none
+            raise InputError("its symbols are not those it was stored with; restore it from a copy")
         return cls(tuple(data["symbols"]), data.get("unknown"))
 
     def _unknown_id(self, text: str, place: int) -> int:
