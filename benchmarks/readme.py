@@ -99,6 +99,11 @@ def length_section(results: dict[str, Any]) -> str:
     return length_table(results).markdown()
 
 
+def summary_section(results: dict[str, Any]) -> str:
+    """The paper's four rows, ours above its."""
+    return length_table(results, ["content", "random", "alibi", "rope"]).markdown()
+
+
 def beyond_section(results: dict[str, Any]) -> str:
     """The variants from best to worst at the longest length all seeds read; trained otherwise than in the paper."""
     longest = str(max(results["config"]["lengths"]))
@@ -184,6 +189,7 @@ SECTIONS: dict[str, Section] = {  # a file, or a folder of files by name
     "flex": ("benchmark-flex-gpu.json", gpu_table),
     "quick": ("shakespeare-quick.json", length_section),
     "paper": ("shakespeare-paper.json", length_section),
+    "summary": ("shakespeare-paper.json", summary_section),
     "beyond": ("shakespeare-beyond.json", beyond_section),
     "facts": ("facts-quick.json", lambda results: row_table(results).markdown()),
     "facts-paper": ("facts-paper.json", facts_paper_section),
@@ -205,6 +211,15 @@ PICTURES = (
     "retrofit-paper",
 )
 """Result files whose main picture stands beside them."""
+FRONT = ("retrofit-paper", ("untouched", "content", "content:anchors=[1]", "ntk:factor=16", "yarn:factor=16"))
+"""What the README's own picture shows: a result file, and some of its variants."""
+
+
+def draw_front(path: Path) -> None:
+    name, variants = FRONT
+    results = read_results(ROOT / "results" / f"{name}.json")
+    shown = {variant: results["variants"][variant] for variant in variants}
+    draw_picture({**results, "variants": shown, "config": {**results["config"], "variants": list(variants)}}, path)
 
 
 def with_tables(text: str) -> str:
@@ -234,6 +249,7 @@ def main() -> None:
         path.write_text(with_tables(path.read_text()))
     for name in PICTURES:
         draw_picture(read_results(ROOT / "results" / f"{name}.json"), ROOT / "results" / f"{name}.svg")
+    draw_front(ROOT / "results" / "readme.svg")
 
 
 if __name__ == "__main__":

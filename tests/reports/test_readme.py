@@ -36,3 +36,8 @@ def test_the_picture_is_drawn_from_the_newest_results(name: str, tmp_path: Path)
     draw_picture(read_results(readme.ROOT / "results" / f"{name}.json"), tmp_path / "picture.svg")
     stored = readme.ROOT / "results" / f"{name}.svg"
     assert stored.read_bytes() == (tmp_path / "picture.svg").read_bytes(), "run python -m benchmarks.readme"
+
+
+def test_the_front_picture_is_drawn_from_the_newest_results(tmp_path: Path) -> None:
+    readme.draw_front(tmp_path / "picture.svg")
+    assert (readme.ROOT / "results" / "readme.svg").read_bytes() == (tmp_path / "picture.svg").read_bytes()
