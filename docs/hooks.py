@@ -21,7 +21,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """A folder of results has no page: its name stays, without a link."""
-    markdown = markdown.replace("](../results/facts-choices)", "](../results/)").replace("](../results/)", "](../results)")
-    markdown = re.sub(r"\[([^\]]+)\]\(\.\./results\)", r"\1", markdown)
+    markdown = re.sub(r"\[([^\]]+)\]\(\.\./results(?:/[\w-]*)?\)", r"\1", markdown)  # a folder has no page
     return OF_THE_CHECKOUT.sub(r"\1", markdown).replace("](../results/", "](results/")
