@@ -110,8 +110,8 @@ def _sections(tables: Sequence[Table], plots: Sequence[Plot]) -> list[Section]:
     for plot in plots:
         found[plot.title].plots.append(plot)
     for table in tables:
-        found[table.title].tables.append(table)
-    return list(found.values())
+        found[table.title].tables += [table] if table.rows else []
+    return [section for section in found.values() if section.plots or section.tables]
 
 
 def command(results: Results) -> str:
@@ -224,13 +224,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: that of the result file)")
     options = parser.parse_args(arguments)
     try:
-        first, *_ = tables(options.results)
+        main = [table for table in tables(options.results) if table.rows][:1]
         written = write_report(options.results, options.out)
         left = missing(read(options.results))
     except (ResultError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(first.caption, first.text(), *(["not finished yet: " + "; ".join(left)] if left else []), sep="\n\n")
+    print(*(f"{table.caption}\n\n{table.text()}\n" for table in main), end="")
+    print(*(f"not finished yet: {variant}" for variant in left), sep="\n", end="\n" if left else "")
     print(*(f"written: {path}" for path in written), sep="\n")
     return 0
 

@@ -92,8 +92,9 @@ def tables(results: Results) -> list[Table]:
 
 def scores(results: Results, variant: str, metric: str = HIT, *under: str) -> dict[str, Measured]:
     """By row, of the rows that some run has; ``under`` another exponent than the variant's own."""
-    path = under or ("rows",)
-    return {row: found for row in ROWS if (found := numbers(results, variant, *path, row, metric)) is not None}
+    path, asked = under or ("rows",), {row for run in runs(results, variant) for row in run["rows"]}
+    found = {row: numbers(results, variant, *path, row, metric) for row in ROWS if row in asked}
+    return {row: value for row, value in found.items() if value is not None}
 
 
 def row_table(results: Results, metric: str = HIT, names: Sequence[str] | None = None) -> Table:
@@ -123,7 +124,7 @@ def exponent_table(results: Results, variant: str) -> Table | None:
     """The same trained models under other exponents of competition, the best of each row in bold."""
     exponents = list(dict.fromkeys(key for run in values(results, variant, "exponents") for key in run or ()))
     options = scheme_and_options(variant)[1]
-    own = "its own" if options.get("learn_competition") == "true" else f"{float(options.get('competition', 0)):g}"
+    own = f"{float(options.get('competition', 0)):g}" if options.get("learn_competition") != "true" else "its own"
     found = {f"{float(key):g}": scores(results, variant, HIT, "exponents", key) for key in sorted(exponents, key=float)}
     if not found.keys() - {own}:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from experiments import drawing
 from experiments.drawing import FAINT, INK, Plot
 from experiments.results import Results, all_runs, numbers, runs, values, variants
-from experiments.tables import Cell, Measured, Table, by_column, number, percent
+from experiments.tables import DASH, Cell, Measured, Table, by_column, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,8 +83,9 @@ def _compared(results: Results, row: str, acceleration: str) -> dict[str, Cell |
     base = peaks[BASELINE]
     for scheme, peak in peaks.items():
         if peak and base:
-            times = f"× {number(peak.mean / base.mean)}"
-            cells |= {f"{scheme}, GiB": number(peak.mean / GIB)} if peak is base else {f"{scheme}, memory": times}
+            size, times = number(peak.mean / GIB), number(peak.mean / base.mean)
+            ratio = times if times == DASH else f"× {times}"
+            cells |= {f"{scheme}, GiB": size} if scheme == BASELINE else {f"{scheme}, memory": ratio}
     return cells
 
 
