@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import docs_tables
 from experiments.docs_tables import (
     FIGURES,
     ROOT,
@@ -23,8 +24,9 @@ from experiments.results import ResultError
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A repository with the results and one document, its tables filled."""
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with the results, one document, its table filled, and one figure."""
+    monkeypatch.setattr(docs_tables, "FIGURES", {"shakespeare-paper": "curve"})
     shutil.copytree(ROOT / "results", tmp_path / "results")
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(filled("before\n<!-- paper -->\n<!-- /paper -->\nafter\n"))
