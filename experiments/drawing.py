@@ -26,7 +26,8 @@ COLOURS = (
     "#4d9a51", "#b8a33c", INK,
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
-WIDTH = 8.4
+WIDTH, MARKS = 8.4, 8
+"""Inches of a figure, and about how many marks a line of more points than twice that has."""
 LABEL_WIDTH, LINE_HEIGHT, LINE_GAP = 24, 0.155, 0.125
 """Of the legend: characters, inches, inches."""
 STYLE: dict[str, Any] = {
@@ -139,11 +140,27 @@ def canvas(
 def draw(axes: Axes, points: Mapping[float, Measured], look: Look, *, line: bool = True, across: bool = False) -> None:
     """Means with error bars, over their places or ``across`` beside them."""
     means, stds = [value.mean for value in points.values()], [value.std or 0.0 for value in points.values()]
-    how = look.drawn(line=line) | {"capsize": 2.5, "elinewidth": 1}
+    how = look.drawn(line=line) | {"capsize": 2.5 if any(stds) else 0, "elinewidth": 1}
+    # Some marks tell lines apart without colour, all of them would hide a line.
+    every = max(len(points) // MARKS, 1)
+    how["markevery"] = (look.order % every, every)
     if across:
         axes.errorbar(means, list(points), xerr=stds, **how)
     else:
         axes.errorbar(list(points), means, yerr=stds, **how)
+
+
+def lines(
+    panels: Sequence[Mapping[str, Mapping[float, Measured]]], height: float, *, paper: bool = False, **how: Any
+) -> tuple[Figure, list[Axes], dict[str, Look]]:
+    """Curves by variant, on one or more axes, with one legend beside them."""
+    styles = looks(list(panels[0]))
+    figure, all_axes = canvas(height, list(styles), **how)
+    for axes, curves in zip(all_axes, panels, strict=True):
+        for name, look in styles.items():
+            draw(axes, curves[name], look)
+    legend(figure, styles, paper=paper)
+    return figure, all_axes, styles
 
 
 def legend(figure: Figure, styles: Mapping[str, Look], *, paper: bool = False, line: bool = True) -> None:

@@ -103,7 +103,7 @@ def numbers(results: Results, variant: str, *path: str) -> Measured | None:
 def keys(results: Results, *path: str) -> list[str]:
     """All keys that some run has at this path, numbers by their size."""
     found = dict.fromkeys(key for run in all_runs(results) if (part := _at(run, path)) is not ... for key in part or ())
-    return sorted(found, key=float) if all(map(_is_number, found)) else list(found)
+    return sorted(found, key=float) if all(map(is_number, found)) else list(found)
 
 
 def _at(run: Any, path: tuple[str, ...]) -> Any:
@@ -114,7 +114,8 @@ def _at(run: Any, path: tuple[str, ...]) -> Any:
     return run
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a key or an option is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

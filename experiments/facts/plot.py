@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -10,7 +9,17 @@ from typing import Any
 from experiments import drawing
 from experiments.drawing import FAINT, Plot
 from experiments.facts.inside import address_figure, attention_figures
-from experiments.results import Results, cost_table, keys, numbers, runs, scheme_and_options, values, variants
+from experiments.results import (
+    Results,
+    cost_table,
+    is_number,
+    keys,
+    numbers,
+    runs,
+    scheme_and_options,
+    values,
+    variants,
+)
 from experiments.tables import Cell, Measured, Table, by_column, compared, measured, number, paper
 
 CONDITIONS, KINDS, NAMES = ("single fact", "same entities", "same relation"), ("chain2", "chain3"), ("train", "test")
@@ -31,7 +40,8 @@ ENOUGH = 0.90
 EXPONENTS, DISTRACTORS, ORDER = "Other exponents", "More distractors", "The order of the facts"
 LANE, LEAST_GROUP, FILLED = 0.125, 0.45, 0.8
 """Inches for each variant in a group, for a group at least, and the share of a group that its marks take."""
-LOSS_MARKS = 8
+ITS_OWN = "its own"
+"""Head of the column as trained, where the exponent is no single number."""
 
 # --- the paper -----------------------------------------------------------------------------------------------------
 
@@ -71,8 +81,7 @@ def paper_scores(results: Results, variant: str, metric: str = HIT) -> Mapping[s
         return {}
     scheme, options = scheme_and_options(variant)
     if scheme == "alibi" and set(options) == {"slopes"}:
-        slopes = json.loads(options["slopes"])
-        return PAPER[metric].get(f"alibi {slopes[0]}", {}) if len(slopes) == 1 else {}
+        return PAPER[metric].get(f"alibi {options['slopes'].strip('[]')}", {})
     return {} if options else PAPER[metric].get(scheme, {})
 
 
@@ -100,44 +109,46 @@ def scores(results: Results, variant: str, metric: str = HIT, *under: str) -> di
 def row_table(results: Results, metric: str = HIT, names: Sequence[str] | None = None) -> Table:
     """Rows down, variants across, the best of each row in bold, the paper's right of ours."""
     found = {name: scores(results, name, metric) for name in names or variants(results)}
-    theirs = {name: paper_scores(results, name, metric) for name in found}
-    rows = []
-    for row in ROWS:
-        if best := compared(
-            {name: by_row[row] for name, by_row in found.items() if row in by_row},
-            most=metric == HIT,
-            decimals=DECIMALS[metric],
-        ):
-            rows.append([Cell(row)])
-            for name in found:
-                rows[-1] += [best.get(name, Cell(""))]
-                rows[-1] += [paper(theirs[name][row], DECIMALS[metric] or 2)] if theirs[name] else []
+    head, rows = _by_row(found, {name: paper_scores(results, name, metric) for name in found}, metric)
     counts = {name: str(len(runs(results, name))) for name in found}
-    columns = [(name, of) for name in found for of in (name, "paper") if of == name or theirs[name]]
     if len(set(counts.values())) > 1 and rows:
-        rows.append([Cell("seeds"), *(Cell("" if of == "paper" else counts[name]) for name, of in columns)])
-    head = ["facts, kind, names", *(of for _, of in columns)]
-    return Table(head, rows, f"{WORDS[metric]} by row", CAPTIONS[metric])
+        rows.append([Cell("seeds"), *(Cell(counts.get(name, "")) for name in head)])
+    return Table(["facts, kind, names", *head], rows, f"{WORDS[metric]} by row", CAPTIONS[metric])
 
 
 def exponent_table(results: Results, variant: str) -> Table | None:
     """The same trained models under other exponents of competition, the best of each row in bold."""
-    exponents = list(dict.fromkeys(key for run in values(results, variant, "exponents") for key in run or ()))
-    options = scheme_and_options(variant)[1]
-    own = f"{float(options.get('competition', 0)):g}" if options.get("learn_competition") != "true" else "its own"
-    found = {f"{float(key):g}": scores(results, variant, HIT, "exponents", key) for key in sorted(exponents, key=float)}
+    every = {f"{float(key):g}": scores(results, variant, HIT, "exponents", key) for key in keys(results, "exponents")}
+    found = {key: by_row for key, by_row in every.items() if by_row}
+    options = {"competition": "0"} | scheme_and_options(variant)[1]
+    fixed = is_number(options["competition"]) and options.get("learn_competition") != "true"
+    own = f"{float(options['competition']):g}" if fixed else ITS_OWN
     if not found.keys() - {own}:
         return None
     found[own] = scores(results, variant)
-    order = sorted(found, key=lambda key: -1 if key == "its own" else float(key))
-    theirs = paper_scores(results, variant)
-    rows = []
-    for row in scores(results, variant):
-        best = compared({key: found[key][row] for key in order if row in found[key]}, most=True, decimals=3)
-        last = [paper(theirs[row], 3)] if theirs else []
-        rows.append([Cell(row), *(best.get(key, Cell("")) for key in order), *last])
-    head = [f"{variant}, exponent", *order, *(["paper"] if theirs else [])]
-    return Table(head, rows, EXPONENTS, "Hit@5 of the same models under other exponents than they were trained with.")
+    order = sorted(found, key=lambda key: -1 if key == ITS_OWN else float(key))
+    theirs = {order[-1]: paper_scores(results, variant)}
+    head, rows = _by_row({key: found[key] for key in order}, theirs, HIT)
+    caption = "Hit@5 of the same models under other exponents than they were trained with."
+    return Table([f"{variant}, exponent", *head], rows, EXPONENTS, caption)
+
+
+def _by_row(
+    found: Mapping[str, Mapping[str, Measured]], theirs: Mapping[str, Mapping[str, float]], metric: str
+) -> tuple[list[str], list[list[Cell]]]:
+    """Heads and rows of columns with numbers by row, the paper's right of what repeats it."""
+    rows, decimals = [], DECIMALS[metric]
+    for row in ROWS:
+        ours = {name: by_row[row] for name, by_row in found.items() if row in by_row}
+        cells = compared(ours, most=metric == HIT, decimals=decimals)
+        line = [Cell(row)]
+        for name in found:
+            line += [
+                cells.get(name, Cell("")),
+                *([paper(theirs[name][row], decimals or 2)] if theirs.get(name) else []),
+            ]
+        rows += [line] if cells else []
+    return [head for name in found for head in ([name, "paper"] if theirs.get(name) else [name])], rows
 
 
 def scaling_table(results: Results, metric: str = HIT) -> Table | None:
@@ -223,42 +234,38 @@ def _lanes(by_row: Mapping[str, Any], names: str, lane: float) -> dict[float, An
 
 def scaling_figure(results: Results) -> Plot | None:
     counts = keys(results, "scaling")
+    names = [name for name in variants(results) if values(results, name, "scaling")]
+    curves = [
+        {name: drawing.finite({n: numbers(results, name, "scaling", n, kind, HIT) for n in counts}) for name in names}
+        for kind in KINDS
+    ]
     if not counts:
         return None
-    styles = drawing.looks([name for name in variants(results) if values(results, name, "scaling")])
-    figure, panels = drawing.canvas(3.4, list(styles), columns=len(KINDS), sharey=True)
+    figure, panels, _ = drawing.lines(curves, 3.4, columns=len(KINDS), sharey=True)
     for axes, kind in zip(panels, KINDS, strict=True):
-        for name, look in styles.items():
-            found = {n: numbers(results, name, "scaling", n, kind, HIT) for n in counts}
-            drawing.draw(axes, drawing.finite(found), look)
         drawing.log_lengths(axes, list(map(int, counts)))
         axes.set(ylim=(-0.03, 1.03), xlabel="distractors")
         axes.set_title(kind, fontsize=10)
         axes.axhline(ENOUGH, color=FAINT, lw=1, ls=":", zorder=1)
     panels[0].set_ylabel("hit@5")
-    drawing.legend(figure, styles)
     return Plot("scaling", DISTRACTORS, f"Hit@5 against the number of distractors; dotted: {ENOUGH}.", figure)
 
 
 def loss_figure(results: Results) -> Plot | None:
-    """Over the seeds that tell the loss at the same steps as the first of them."""
-    curves = {}
+    """Means over the seeds that tell the loss at the same steps as the first of them."""
+    curves: dict[str, dict[float, Measured]] = {}
     for name in variants(results):
         told = [dict(losses) for losses in values(results, name, "losses") if losses]
         alike = [curve for curve in told if list(curve) == list(told[0])]
-        if alike:
-            curves[name] = drawing.finite({step: measured([curve[step] for curve in alike]) for step in alike[0]})
-    means = [value.mean for curve in curves.values() for value in curve.values() if value.mean > 0]
-    if not means:
+        means = (
+            {step: measured([measured([curve[step] for curve in alike]).mean]) for step in alike[0]} if alike else {}
+        )
+        curves |= {name: found} if (found := drawing.finite(means)) else {}
+    heights = [value.mean for curve in curves.values() for value in curve.values() if value.mean > 0]
+    if not heights:
         return None
-    styles = drawing.looks(list(curves))
-    figure, (axes,) = drawing.canvas(3.4, list(styles))
-    for place, (name, look) in enumerate(styles.items()):
-        every = max(len(curves[name]) // LOSS_MARKS, 1)
-        heights = [value.mean for value in curves[name].values()]
-        axes.plot(list(curves[name]), heights, markevery=(place % every, every), **look.drawn())
-    drawing.log_values(axes, min(means), max(means))
+    figure, (axes,), _ = drawing.lines([curves], 3.4)
+    drawing.log_values(axes, min(heights), max(heights))
     axes.set(xlabel="training step", ylabel="loss")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    drawing.legend(figure, styles)
     return Plot("losses", "Training", "Training loss against steps, mean over seeds.", figure)

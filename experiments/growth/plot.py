@@ -97,22 +97,24 @@ def curve_figure(results: Results, *, against_paper: bool = True, along: str = "
     panels = _panels(curves, papers)
     if not panels:
         return None
-    styles = drawing.looks(list(curves))
     shares = {"height_ratios": [2.3, 2.9]} if len(panels) > 1 else {}
-    height = 5.2 if len(panels) > 1 else 3.6
-    figure, all_axes = drawing.canvas(height, list(styles), rows=len(panels), sharex=True, gridspec_kw=shares)
+    figure, all_axes, styles = drawing.lines(
+        [curves] * len(panels),
+        5.2 if len(panels) > 1 else 3.6,
+        paper=any(papers.values()),
+        rows=len(panels),
+        sharex=True,
+        gridspec_kw=shares,
+    )
     firsts = {scheme_and_options(name)[0]: name for name in reversed(styles)}.values()
     for axes, (low, high), words in zip(all_axes, panels, ("perplexity", "perplexity, close up"), strict=False):
-        for name, look in styles.items():
-            drawing.draw(axes, curves[name], look)
-            if name in firsts:  # a second layout of frequencies has the same numbers in the paper
-                axes.plot(list(papers[name]), list(papers[name].values()), **look.drawn(hollow=True))
+        for name in firsts:  # a second layout of frequencies has the same numbers in the paper
+            axes.plot(list(papers[name]), list(papers[name].values()), **styles[name].drawn(hollow=True))
         drawing.log_lengths(axes, across)
         drawing.log_values(axes, low, high)
         drawing.mark(axes, results["config"]["length"], "training length" if axes is all_axes[0] else "")
         axes.set_ylabel(words)
     all_axes[-1].set_xlabel(along)
-    drawing.legend(figure, styles, paper=any(papers.values()))
     return Plot("curve", BY_LENGTH, f"Perplexity against {along}, one line per variant.", figure)
 
 
@@ -163,15 +165,11 @@ def position_figure(results: Results) -> Plot | None:
     panels = _panels(curves, {})
     if not panels:
         return None
-    styles = drawing.looks(list(curves))
-    figure, (axes,) = drawing.canvas(3.2, list(styles))
-    for name, look in styles.items():
-        drawing.draw(axes, curves[name], look)
+    figure, (axes,), _ = drawing.lines([curves], 3.2)
     drawing.log_lengths(axes, edges[1:], begin=middles[0])
     drawing.log_values(axes, *panels[0])
     drawing.mark(axes, results["config"]["length"], "training length")
     axes.set(xlabel="position in the window", ylabel="perplexity")
-    drawing.legend(figure, styles)
     return Plot("positions", BY_POSITION, "Perplexity by position in the window, one line per variant.", figure)
 
 

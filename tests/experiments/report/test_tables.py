@@ -155,11 +155,15 @@ def test_the_papers_tables_have_every_row() -> None:
 
 def test_hits_under_other_exponents() -> None:
     exponents = {key: {ROW: {"hit5": hit}} for key, hit in (("0.5", 1.0), ("2", 0.25))}
-    results = made.facts({"content:competition=1": [{ROW: 0.5}]}, exponents=exponents)
+    learned = "content:competition=1,learn_competition=true"
+    results = made.facts({"content:competition=1": [{ROW: 0.5}], learned: [{ROW: 0.5}]}, exponents=exponents)
+    results["variants"] |= made.facts({"rope": [{ROW: 0.5}]})["variants"]
     assert lines(exponent_table(results, "content:competition=1")) == [
         "| content:competition=1, exponent | 0.5 | 1 | 2 |",
         f"| {ROW} | **1.000** | 0.500 | 0.250 |",
     ]
+    assert lines(exponent_table(results, learned))[1] == f"| {ROW} | 0.500 | **1.000** | 0.250 |"
+    assert exponent_table(results, "rope") is None
 
 
 def test_hits_among_more_distractors_and_in_another_order() -> None:
