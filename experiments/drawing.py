@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from experiments.results import COMMA_BETWEEN_OPTIONS, scheme_and_options
+from experiments.results import COMMA_BETWEEN_OPTIONS, ResultError, scheme_and_options
 from experiments.tables import Measured
 
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ class Plot:
 
 def style() -> AbstractContextManager[None]:
     """What figures are made and written in; nobody's own settings change them."""
-    import matplotlib.style
-
+    try:
+        import matplotlib.style
+    except ImportError as error:
+        raise ResultError("figures need matplotlib: pip install contentrope[report]") from error
     return matplotlib.style.context(["default", STYLE])
 
 
@@ -178,7 +180,7 @@ def label(variant: str) -> str:
     >>> label("content:competition=1")
     'content\\ncompetition=1'
     """
-    spaced = COMMA_BETWEEN_OPTIONS.sub(", ", drawable(variant))
+    spaced = " ".join(COMMA_BETWEEN_OPTIONS.sub(", ", drawable(variant)).split())
     lines = [line for part in spaced.split(":", 1) for line in wrap(part, LABEL_WIDTH, break_on_hyphens=False)]
     return "\n".join(line.rstrip(",") for line in lines)
 

@@ -6,6 +6,7 @@ python -m experiments.report RESULTS.json [--out DIR]
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class Section:
 def tables(path: Path) -> list[Table]:
     """All tables of a result file."""
     results = read(path)
-    with _telling(path):
+    with _refusing(path):
         return list(MODULES[results["experiment"]].tables(results))
 
 
@@ -57,7 +58,7 @@ def write_report(path: Path, folder: Path | None = None) -> list[Path]:
     """Write report.html, report.md and the figures beside the result file, or into a folder, and tell their paths."""
     results = read(path)
     folder = folder or (path if path.is_dir() else path.parent)
-    with _telling(path), drawing.style():
+    with _refusing(path), drawing.style():
         files = _files(results)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -68,14 +69,14 @@ def write_report(path: Path, folder: Path | None = None) -> list[Path]:
 def write_figure(path: Path, name: str, to: Path) -> None:
     """Write one figure of a result file as SVG."""
     results = read(path)
-    with _telling(path), drawing.style():
+    with _refusing(path), drawing.style():
         found = {plot.name: plot for plot in MODULES[results["experiment"]].figures(results)}
         to.write_text(drawing.svg(found[name].figure), encoding="utf-8")
 
 
 @contextmanager
-def _telling(path: Path) -> Iterator[None]:
-    """Turns what goes wrong while a file is shown into a sentence that names the file."""
+def _refusing(path: Path) -> Iterator[None]:
+    """Turns what a foreign file does to a report into one sentence that names the file."""
     try:
         yield
     except UNREADABLE as error:
@@ -197,7 +198,7 @@ def _cell(cell: Cell) -> str:
 
 def _breakable(text: str) -> Markup:
     """A name that may be broken behind its commas and colons, where a screen is narrow."""
-    return Markup(str(escape(text)).replace(",", ",<wbr>").replace(":", ":<wbr>"))
+    return Markup(re.sub(r"([,:])(?=[a-z])", r"\1<wbr>", str(escape(text))))
 
 
 def _tagged(cell: Cell) -> Markup:
@@ -218,19 +219,19 @@ TEMPLATES.filters |= {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the first table, write the report and say where it is; status 2 for what is no result."""
+    """Print the first tables, write the report and say where it is; status 2 for what is no result."""
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description="Write the report of a result.")
     parser.add_argument("results", type=Path, metavar="RESULTS.json", help="result file, or the folder it lies in")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: that of the result file)")
     options = parser.parse_args(arguments)
     try:
-        main = [table for table in tables(options.results) if table.rows][:1]
+        shown = [table for table in tables(options.results) if table.rows][:2]
         written = write_report(options.results, options.out)
         left = missing(read(options.results))
     except (ResultError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(*(f"{table.caption}\n\n{table.text()}\n" for table in main), end="")
+    print(*(f"{table.caption}\n\n{table.text()}\n" for table in shown), end="")
     print(*(f"not finished yet: {variant}" for variant in left), sep="\n", end="\n" if left else "")
     print(*(f"written: {path}" for path in written), sep="\n")
     return 0

@@ -20,7 +20,7 @@ COMMA_BETWEEN_OPTIONS = re.compile(r",(?![^\[]*\])")
 
 
 class ResultError(ValueError):
-    """A file is no result that could be shown."""
+    """A result cannot be shown; says which and why."""
 
 
 def read(path: Path) -> Results:

@@ -104,14 +104,14 @@ def address_figure(results: Results) -> Plot | None:
         for at, name in enumerate(names)
     }
     rows = -(-len(found) // ABREAST)
-    figure, panels = drawing.canvas(3.2 * rows, names, rows=rows, columns=min(len(found), ABREAST))
+    shown = styles if len(names) <= MOST_IN_LEGEND else {}
+    figure, panels = drawing.canvas(3.2 * rows, list(shown), rows=rows, columns=min(len(found), ABREAST))
     for axes, (name, addresses) in zip(panels, found.items(), strict=False):
         _draw_addresses(axes, addresses, {relation: styles[groups[relation]] for relation in groups})
         axes.set_title(drawing.label(name), fontsize=9)
     for axes in panels[len(found) :]:
         axes.set_axis_off()
-    if len(names) <= MOST_IN_LEGEND:
-        drawing.legend(figure, styles, line=False)
+    drawing.legend(figure, shown, line=False)
     caption = "Addresses of some facts, on the two directions in which they differ most; one mark a fact."
     return Plot("addresses", TITLE, caption, figure)
 

@@ -149,15 +149,16 @@ def figures(results: Results) -> list[Plot]:
     panels = {acceleration: found for acceleration, found in panels.items() if any(found.values())}
     if not panels:
         return []
+    dashed = " (dashed: target)" if any(target(results, row) is not None for row in rows) else ""
     figure, all_axes = drawing.canvas(2.2 * len(panels), list(styles), rows=len(panels), sharex=True)
     for axes, (acceleration, found) in zip(all_axes, panels.items(), strict=True):
-        axes.set_title(f"{TITLES[acceleration]}: overhead, % (dashed: target)", fontsize=10, loc="left")
+        axes.set_title(f"{TITLES[acceleration]}: overhead, %{dashed}", fontsize=10, loc="left")
         drawing.bands(axes.axvspan, len(rows))
         for place, (scheme, look) in enumerate(styles.items()):
             lane = LANES * ((place + 0.5) / len(styles) - 0.5)
             drawing.draw(axes, {at + lane: value for at, value in found[scheme].items()}, look, line=False)
         _prepare(axes, results, rows)
-    drawing.legend(figure, styles, paper=True, line=False)
+    drawing.legend(figure, styles, paper=any(row in PAPER for row in rows), line=False)
     return [Plot("overheads", next(TITLES[name] for name in panels), "Overhead over RoPE by size.", figure)]
 
 
