@@ -49,6 +49,13 @@ def test_a_missing_number_is_a_dash(tmp_path: Path) -> None:
     assert "| rope | 4.10 ± 0.14 | – |" in (tmp_path / "report.md").read_text()
 
 
+def test_the_same_result_makes_the_same_report(tmp_path: Path) -> None:
+    path = saved(made.growth(CURVES), tmp_path)
+    first, second = (write_report(path, tmp_path / name) for name in ("first", "second"))
+    assert [file.name for file in first] == [file.name for file in second]
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(first, second, strict=True))
+
+
 def test_what_has_no_numbers_yet_can_be_shown(tmp_path: Path) -> None:
     for results in (made.growth({}), made.facts({}), made.retrofit({}), made.timing({})):
         results["config"] |= {"variants": ["content"], "seeds": 1}
