@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.facts.plot import HIT, PAPER, order_table, row_table, scaling_table, scores
 from experiments.growth.plot import length_table, lengths
@@ -35,6 +35,11 @@ def ratio(value: float | None, decimals: int = 2) -> str:
 
 
 # --- experiments ---------------------------------------------------------------------------------------------------
+
+
+def growth_summary(results: Results) -> list[Table]:
+    """The paper's four rows, ours above its."""
+    return [length_table(results, ["content", "random", "alibi", "rope"])]
 
 
 def growth_beyond(results: Results) -> list[Table]:
@@ -187,6 +192,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], list[Table]]]] = {
     "flex": ("benchmark-flex-gpu.json", gpu),
     "quick": ("shakespeare-quick.json", lambda results: [length_table(results)]),
     "paper": ("shakespeare-paper.json", lambda results: [length_table(results)]),
+    "summary": (
+        "shakespeare-paper.json",
+        lambda results: [length_table(results, ["content", "random", "alibi", "rope"])],
+    ),
     "beyond": ("shakespeare-beyond.json", growth_beyond),
     "facts": ("facts-quick.json", lambda results: [row_table(results)]),
     "facts-paper": ("facts-paper.json", facts_paper),
@@ -200,15 +209,28 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], list[Table]]]] = {
     "training": ("benchmark-training-gpu.json", training),
 }
 """By the name between ``<!-- name -->`` and ``<!-- /name -->``: a result file, or a folder of them, and its tables."""
+
+
+class Figure(NamedTuple):
+    """One figure of a result file, of all its variants or of some."""
+
+    source: str
+    name: str
+    variants: tuple[str, ...] | None = None
+
+
 FIGURES = {
-    "shakespeare-paper": "curve",
-    "shakespeare-beyond": "curve",
-    "facts-paper": "hits",
-    "facts-beyond": "hits",
-    "retrofit-quick": "curve",
-    "retrofit-paper": "curve",
+    "readme": Figure(
+        "retrofit-paper", "curve", ("untouched", "content", "content:anchors=[1]", "ntk:factor=16", "yarn:factor=16")
+    ),
+    "shakespeare-paper": Figure("shakespeare-paper", "curve"),
+    "shakespeare-beyond": Figure("shakespeare-beyond", "curve"),
+    "facts-paper": Figure("facts-paper", "hits"),
+    "facts-beyond": Figure("facts-beyond", "hits"),
+    "retrofit-quick": Figure("retrofit-quick", "curve"),
+    "retrofit-paper": Figure("retrofit-paper", "curve"),
 }
-"""Result files beside which one of their figures lies, as SVG."""
+"""What lies in results/ as SVG, by its name."""
 
 
 def section(name: str, root: Path = ROOT) -> str:
@@ -248,14 +270,14 @@ def stale_documents(root: Path = ROOT) -> list[Path]:
 
 
 def stale_figures(root: Path = ROOT) -> list[Path]:
-    """Those that were drawn from another file than lies beside them."""
+    """Those that were drawn from another file than lies there now."""
     paths = [root / "results" / f"{name}.svg" for name in FIGURES]
     return [path for path in paths if not path.exists() or _mark(path) not in path.read_text(encoding="utf-8")]
 
 
 def _mark(figure: Path) -> str:
-    digest = hashlib.sha256(figure.with_suffix(".json").read_bytes()).hexdigest()
-    return f"<!-- drawn from {figure.stem}.json, sha256 {digest} -->"
+    source = figure.with_name(f"{FIGURES[figure.stem].source}.json")
+    return f"<!-- drawn from {source.name}, sha256 {hashlib.sha256(source.read_bytes()).hexdigest()} -->"
 
 
 def fill(root: Path = ROOT) -> list[Path]:
@@ -264,7 +286,8 @@ def fill(root: Path = ROOT) -> list[Path]:
     for path in texts:
         path.write_text(filled(path.read_text(encoding="utf-8"), root), encoding="utf-8")
     for path in figures:
-        write_figure(path.with_suffix(".json"), FIGURES[path.stem], path)
+        figure = FIGURES[path.stem]
+        write_figure(path.with_name(f"{figure.source}.json"), figure.name, path, figure.variants)
         path.write_text(f"{path.read_text(encoding='utf-8')}{_mark(path)}\n", encoding="utf-8")
     return [*texts, *figures]
 

@@ -66,10 +66,12 @@ def write_report(path: Path, folder: Path | None = None) -> list[Path]:
     return [folder / name for name in files]
 
 
-def write_figure(path: Path, name: str, to: Path) -> None:
-    """Write one figure of a result file as SVG."""
+def write_figure(path: Path, name: str, to: Path, variants: Sequence[str] | None = None) -> None:
+    """Write one figure of a result file as SVG; of some of its ``variants``, if they are named."""
     results = read(path)
     with _refusing(path), drawing.style():
+        if variants is not None:
+            results["variants"] = {variant: results["variants"][variant] for variant in variants}
         found = {plot.name: plot for plot in MODULES[results["experiment"]].figures(results)}
         to.write_text(drawing.svg(found[name].figure), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The documents show the newest tables, and their examples, options and links are right."""
+"""The examples, options and links of the documents are right."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme import DOCUMENTS, ROOT, SECTIONS, with_tables
+from experiments.docs_tables import ROOT, documents
 
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_show_what_the_result_files_say(document: Path) -> None:
-    text = document.read_text()
-    assert with_tables(text) == text, "run python -m benchmarks.readme"
-
-
-def test_every_section_stands_in_one_document() -> None:
-    texts = [document.read_text() for document in DOCUMENTS]
-    assert {name: sum(text.count(f"<!-- {name} -->") for text in texts) for name in SECTIONS} == dict.fromkeys(
-        SECTIONS, 1
-    )
+DOCUMENTS = documents()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
