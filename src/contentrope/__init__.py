@@ -7,6 +7,7 @@ computed from its content instead of a growing position.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from contentrope.version import __version__ as __version__
@@ -22,10 +23,12 @@ else:
         """
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if find_spec(f"{__name__}.{name}"):  # a module of the package, which may be asked for while others are imported
+            return import_module(f"{__name__}.{name}")
         public = import_module(f"{__name__}.public")
         globals().update({each: getattr(public, each) for each in public.__all__})
         globals()["__all__"] = [*public.__all__, "__version__"]
-        if name not in globals():  # where modules of the core are by now, too
+        if name not in globals():
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals()[name]
 
