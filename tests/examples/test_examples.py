@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ARGUMENTS = {"quickstart": ["--steps", "2"]}
+ARGUMENTS = {"quickstart": ["--steps", "2"], "lora_conversion": ["--steps", "2"]}
 SEVERAL_PROCESSES = {"context_parallel": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]}
 
 
