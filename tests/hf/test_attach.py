@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "CodeGenForCausalLM": ("CodeGenConfig", {**OLD, "rotary_dim": 4}, "AttentionInterface"),
     "GPT2LMHeadModel": ("GPT2Config", OLD, "no rotary embedding"),
     "Llama4ForCausalLM": ("Llama4TextConfig", {}, "not by cosines and sines"),
-    "DeepseekV3ForCausalLM": ("DeepseekV3Config", {**LATENT, "first_k_dense_replace": 2}, "planes that are not known"),
+    "DeepseekV3ForCausalLM": ("DeepseekV3Config", {**LATENT, "first_k_dense_replace": 2}, "after they were cached"),
     "Qwen3NextForCausalLM": ("Qwen3NextConfig", {}, "one self-attention in every layer"),
 }
 

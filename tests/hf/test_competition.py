@@ -27,7 +27,7 @@ def competing(
     model = tiny(name, **settings)
     if own is not None:
         model.set_attn_implementation(own)
-    chf.attach(model, units={TERMINATOR}, max_length=7, competition=alpha, learn_competition=learn)
+    chf.attach(model, units={TERMINATOR}, max_length=7, competition=alpha, learn_competition=learn, check=False)
     return enliven(model) if lively else model
 
 

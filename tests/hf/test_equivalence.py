@@ -12,7 +12,7 @@ from torch import Tensor
 
 import contentrope.hf as chf
 from contentrope.hf.addresses import Addresses
-from tests.hf.models import ARCHITECTURES, TERMINATOR, logits, random_ids, tiny
+from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, logits, random_ids, tiny
 
 FIRST = 8
 """Tokens of the first unit."""
@@ -47,7 +47,7 @@ def two_units(seq: int = 23) -> Tensor:
 def attach_backwards(name: str, gate: float = 0.0) -> tuple[Any, Tensor]:
     model, ids = tiny(name), two_units()
     expected = logits(model, ids)
-    chf.attach(model, units={TERMINATOR}, positions=gate, max_length=LONGEST)
+    chf.attach(model, units={TERMINATOR}, positions=gate, max_length=LONGEST, check=False)
     found = chf.adapter_of(model)
     model.contentrope = Backwards(found.turnings, model.config.hidden_size, LONGEST).double()
     model.contentrope.gate = gate
@@ -80,6 +80,16 @@ def test_the_same_token_by_token(name: str) -> None:
         cache = out.past_key_values
         parts.append(out.logits)
     torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("anchors", [0, 1])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_token_alone_is_the_first_of_many(name: str, anchors: int) -> None:
+    """Its only key is of its own unit, where no address counts. A sink tells a query that was rotated otherwise."""
+    model, ids = attached(name, anchors=anchors), two_units()
+    expected = logits(model, ids)[:, :1]
+    torch.testing.assert_close(logits(model, ids[:, :1], use_cache=False), expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(logits(model, ids[:, :1], use_cache=True), expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["llama", "cohere", "phi", "nanochat"])

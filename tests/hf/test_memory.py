@@ -23,7 +23,7 @@ MARKER = 5
 def remembering(name: str, *, lively: bool = True, reader: Any = (MARKER,), **settings: Any) -> Any:
     model = tiny(name, **settings)
     options = {"competition": 0.5, "learn_competition": True} if lively else {}
-    chf.attach(model, units={TERMINATOR}, max_length=7, reader=reader, **options)
+    chf.attach(model, units={TERMINATOR}, max_length=7, reader=reader, check=False, **options)
     return enliven(model) if lively else model
 
 
@@ -47,6 +47,17 @@ def test_readers_do_not_see_the_order_of_memory_units(name: str, lively: bool) -
     same(found[0][:, :2], found[1][:, 2:4])
     unmarked = remembering(name, lively=lively, reader=())
     assert float((logits(unmarked, one) - logits(unmarked, other))[:, 6:].abs().max()) > 1e-4
+
+
+def test_queries_of_memory_are_not_scaled_by_what_lies_before_them() -> None:
+    """Where queries grow with the length of the text, from the eighth token on; a reader's do."""
+    units = torch.tensor([[first, TERMINATOR] for first in range(7, 14)])
+    one, other = (torch.cat((x.flatten(), torch.tensor([MARKER, 20])))[None] for x in (units, units.flip(0)))
+    model = remembering("ministral3")
+    same(logits(model, one)[:, :2], logits(model, other)[:, 12:14])
+    same(logits(model, one)[:, 14:], logits(model, other)[:, 14:])
+    unscaled = remembering("ministral3", rope_parameters={**model.config.rope_parameters, "llama_4_scaling_beta": 0.0})
+    assert float((logits(model, one) - logits(unscaled, one))[:, 14:].abs().max()) > 1e-3
 
 
 @every

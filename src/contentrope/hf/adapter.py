@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -60,7 +61,7 @@ class Adapter:
         self.layers, self.turnings, self.attention = found.layers, found.turnings, found.modules
         self.hands_on_keywords = found.hands_on_keywords
         self.own_attention = own_attention(self.attention[0], self.own)
-        self.anchors = anchors_of(anchors, self.turnings)
+        self.anchors = anchors_of(anchors, self.turnings, model.config)
         self.refuse_if_unfit(gate)
         self.handles: list[Any] = []
         # Saved with addresses and loaded without: transformers has left them out.
@@ -71,9 +72,14 @@ class Adapter:
 
     @cached_property
     def turning_by_layer(self) -> dict[int, tuple[int, Turning]]:
-        """Its number, and what it is; layers without positions are left out."""
-        numbers = {index: layer.turning for index, layer in self.layers.items()}
+        """Its number, and what it is; layers without positions, and without keys of their own, are left out."""
+        numbers = {index: layer.turning for index, layer in self.layers.items() if layer.shares is None}
         return {index: (n, self.turnings[n]) for index, n in numbers.items() if n is not None}
+
+    @cached_property
+    def keeping(self) -> int:
+        """How many layers keep keys in a cache."""
+        return sum(layer.shares is None for layer in self.layers.values())
 
     @property
     def addresses(self) -> Any:
@@ -150,6 +156,9 @@ class Adapter:
         if not self.hands_on_keywords:
             self.handles += [m.register_forward_hook(self.carry) for m in rotary_modules(self.decoder)]
             self.handles += [m.register_forward_pre_hook(self.pass_on, with_kwargs=True) for m in self.attention]
+        if self.segmenter.reader.ids:
+            reads = [m for m in self.attention if "position_ids" in inspect.signature(m.forward).parameters]
+            self.handles += [m.register_forward_pre_hook(self.place_memory, with_kwargs=True) for m in reads]
         self.model.set_attn_implementation(name_of(self.own))
         if (generation := getattr(self.model, "generation_config", None)) is not None:
             # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be compiled anew.
@@ -176,7 +185,7 @@ class Adapter:
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends = kwargs.pop("unit_ends", None)
-        store = None if cache is None else columns_layer(cache, len(self.layers), self.turning_by_layer)
+        store = None if cache is None else columns_layer(cache, self.keeping, self.turning_by_layer)
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)
         offset = 0 if store is None else store.get_seq_length()
@@ -218,6 +227,15 @@ class Adapter:
         """Before an attention module: what it was handed goes on to the attention function."""
         turns = kwargs.get("position_embeddings")
         return args, {**kwargs, KEYWORD: turns.call if isinstance(turns, Carried) else None}
+
+    def place_memory(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Before an attention module that scales its queries by how much text lies before them: before a memory unit,
+        which sees only itself, there is none."""
+        call, given = kwargs.get(KEYWORD), kwargs.get("position_ids")
+        if call is None or given is None or call.frame.rule.query_memory is None:
+            return args, kwargs
+        alone = call.frame.positions(given, self.gate)
+        return args, {**kwargs, "position_ids": torch.where(call.frame.rule.query_memory, alone, given)}
 
     def finish(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """After the decoder: the cache remembers the call, unless it failed."""
@@ -281,8 +299,14 @@ class Adapter:
         return DynamicCache(config=config) if wanted and not recomputes else None
 
 
-def anchors_of(back: int | Sequence[int], turnings: list[Turning]) -> Anchors | None:
-    dealt = (back,) if isinstance(back, int) else tuple(back)
+def anchors_of(back: int | Sequence[int], turnings: list[Turning], config: Any) -> Anchors | None:
+    dealt = tuple(back) if isinstance(back, Sequence) else (back,)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions and any(isinstance(d, int) and d >= positions for d in dealt):
+        raise InputError(
+            f"anchors {max(dealt)}: so many units back there is none within the {positions} positions of the model; 1 "
+            "goes on from the unit before"
+        )
     heads = {turning.heads for turning in turnings}
     if any(dealt) and len(heads) > 1:
         raise InputError(

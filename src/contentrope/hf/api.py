@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from contentrope.attention import BACKENDS
@@ -158,6 +159,10 @@ def _refuse_if_unfit(model: Any, backend: str) -> None:
         raise InputError(f"{name} reads more than text; attach to a model of text alone")
     if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
         raise InputError(f"{name} is split over devices, which the state of a call does not follow; load it on one")
+    if any(weight.is_meta for weight in model.parameters()):
+        raise InputError(f"{name} has weights on the meta device, so it cannot show how it rotates; load them first")
+    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+        raise InputError(f"the weights of {name} are spread over processes; attach first, then spread the model")
     if (own := model.config._attn_implementation) not in OWN:
         raise InputError(
             f"{name} uses attention {own!r}, which cannot be given addresses; "

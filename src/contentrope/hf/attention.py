@@ -21,18 +21,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import StaticLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from contentrope.attention import backend_function, backend_name
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
-from contentrope.hf.keys import placed, readdressed, settle
+from contentrope.hf.keys import Window, placed, readdressed, settle
 from contentrope.hf.masks import Exponent, doubled_mask, single_mask
 
 if TYPE_CHECKING:
     from contentrope.hf.adapter import Adapter
     from contentrope.hf.probe import Layer
+    from contentrope.hf.rotary import Turning
 
 KEYWORD = "contentrope"
 """By which the state of a call reaches the attention function."""
@@ -143,10 +145,7 @@ def _addressed(
     else:
         turned = turning.turn(query.transpose(1, 2), frame.queries[number]).transpose(1, 2)
         store = _store(frame, layer)
-        in_place = single and not torch.is_grad_enabled()
-        addressed = readdressed(key, store, frame.window, number, turning, in_place=in_place)
-        if frame.places and not single:
-            key = placed(key, query.shape[2], frame.places[number], frame.total, turning)
+        key, addressed = _both_versions(frame, layer, store, key, turning, single=single, new=query.shape[2])
     if single:
         read = own(
             turned,
@@ -171,9 +170,25 @@ def _addressed(
     return read
 
 
+def _both_versions(
+    frame: Frame, layer: Layer, store: Any, key: Tensor, turning: Turning, *, single: bool, new: int
+) -> tuple[Tensor, Tensor]:
+    """Keys as their own unit reads them, the ``new`` ones last, and as others do."""
+    if layer.shares is not None:
+        return frame.shared[layer.shares]
+    window, number = cast(Window, frame.window), cast(int, layer.turning)
+    addressed = readdressed(key, store, window, number, turning, in_place=single and not torch.is_grad_enabled())
+    if frame.places and not single:
+        key = placed(key, new, frame.places[number], frame.total, turning)
+    if layer.is_shared:
+        # What a static cache holds is written over before the others read it.
+        frame.shared[layer.layer_idx] = key.clone() if isinstance(store, StaticLayer) else key, addressed
+    return key, addressed
+
+
 def _store(frame: Frame, layer: Layer) -> Any:
     """The layer of the cache that has just been given the call's keys; about to be turned, it is marked."""
-    if frame.store is None:
+    if frame.store is None or layer.shares is not None:
         return None
     frame.store.half_turned = True
     return frame.store.layers[layer.layer_idx]

@@ -29,7 +29,7 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import Carried
-from contentrope.hf.probe import rotary_modules
+from contentrope.hf.probe import refuse_unless_finite, rotary_modules
 from contentrope.hf.rotary import TOLERANCE
 from contentrope.units import FixedLength, Segmenter
 
@@ -43,6 +43,14 @@ CHANGED = 14
 """For (c): the first token that is another one."""
 AGAIN = 4
 """How much more than the untouched model's own difference is let pass: it was measured once."""
+
+ALONE = {
+    "competition": 0.0,
+    "anchors": None,
+    "segmenter": Segmenter(FixedLength(TOKENS), max_length=TOKENS),
+    "missing": False,
+}
+"""What an adapter is to have for (a) and (b): addresses and nothing else."""
 
 Outputs = list[Float[Tensor, "batch seq dim"]]
 """Of all attention modules, in the order of their layers."""
@@ -76,8 +84,12 @@ class Check:
         self.adapter = adapter
         self.text = _text(adapter, most_positions)
         with _tapped(adapter.attention) as tapped:
-            self.hidden = self._call(positions=self.text.positions)
+            self._run("a text is read as before", self._read_untouched)
+        refuse_unless_finite(adapter.model, [self.hidden, *tapped.outputs])
         self.inputs, self.untouched = tapped.inputs, tapped.outputs
+
+    def _read_untouched(self) -> None:
+        self.hidden = self._call(positions=self.text.positions)
 
     def __call__(self) -> None:
         """With the adapter's hooks in place. Leaves everything as it is, or raises an error."""
@@ -87,47 +99,43 @@ class Check:
     def _run_all(self) -> None:
         self._run("zero addresses at global positions change nothing", self.global_positions)
         self._run("an address of so many positions back is as good as positions", self.shifted)
-        own, competition = self._lively(), self.adapter.competition
-        with self._as_if(own, competition=competition, missing=False):
+        with self._as_if(self._lively(), missing=False):
             at_once = self._outputs()
             self._run("later tokens change nothing", lambda: self.later_tokens(at_once))
             self._run("a cache changes nothing", lambda: self.cached(at_once))
 
     def global_positions(self) -> None:
+        """To the last bit, unless the untouched model itself says something else when asked again."""
+
+        def asked_again() -> float:
+            self.adapter.unhook()
+            try:
+                return _apart([self._call(positions=self.text.positions)], [self.hidden])[0]
+            finally:
+                self.adapter.hook()
+
         with self._untouched():
             hidden = self._call(ends=self.text.ends, positions=self.text.positions)
-        if torch.equal(hidden, self.hidden):
-            return
-        self.adapter.unhook()
-        try:
-            again = self._call(positions=self.text.positions)
-        finally:
-            self.adapter.hook()
-        self._compare([hidden], [self.hidden], allowed=AGAIN * _apart([again], [self.hidden])[0])
+        if not torch.equal(hidden, self.hidden):
+            self._compare([hidden], [self.hidden], noise=asked_again, layers=False)
 
     def shifted(self) -> None:
         adapter, positions = self.adapter, self.text.positions
         away = self._away(int(positions[0, FIRST]), TOKENS)
-        segmenter = Segmenter(FixedLength(TOKENS), max_length=TOKENS)
         ends = torch.arange(TOKENS, device=positions.device)[None] == FIRST - 1
-        with self._as_if(away, gate=0.0, competition=0.0, anchors=None, segmenter=segmenter, missing=False):
+        with self._as_if(away, gate=0.0, **ALONE):
             found = self._outputs(ends=ends, positions=positions)
         noise = self._noise(lambda: self._rounded_otherwise(adapter), lambda: self.untouched)
         self._compare(found, self.untouched, noise=noise)
 
     def later_tokens(self, at_once: Outputs) -> None:
-        def read_on_otherwise() -> Outputs:
-            ids, inputs = self.text.ids.clone(), [x.clone() for x in self.inputs]
-            ids[:, CHANGED:] = ids[:, : TOKENS - CHANGED]
-            for x in inputs:
-                x[:, CHANGED:] = x[:, CHANGED:].flip(1)
-            return [x[:, :CHANGED] for x in self._outputs(ids=ids, inputs=inputs)]
-
-        def before(outputs: Outputs) -> Outputs:
-            return [x[:, :CHANGED] for x in outputs]
-
-        noise = self._noise(read_on_otherwise, lambda: before(self._outputs()))
-        self._compare(read_on_otherwise(), before(at_once), noise=noise)
+        """Compared without regard to what the untouched model does: one that reads ahead cannot be attached to."""
+        ids, inputs = self.text.ids.clone(), [x.clone() for x in self.inputs]
+        ids[:, CHANGED:] = ids[:, : TOKENS - CHANGED]
+        for x in inputs:
+            x[:, CHANGED:] = -x[:, CHANGED:].flip(1)
+        found = [x[:, :CHANGED] for x in self._outputs(ids=ids, inputs=inputs)]
+        self._compare(found, [x[:, :CHANGED] for x in at_once])
 
     def cached(self, at_once: Outputs) -> None:
         noise = self._noise(self._in_pieces, self._outputs)
@@ -211,9 +219,7 @@ class Check:
             adapter.model.add_module(NAME, own)
 
     def _untouched(self) -> Any:
-        return self._as_if(
-            self._away(0, self.adapter.segmenter.max_length), gate=1.0, competition=0.0, anchors=None, missing=False
-        )
+        return self._as_if(self._away(0, TOKENS), gate=1.0, **ALONE)
 
     def _away(self, positions: int, max_length: int) -> Addresses:
         embedding, adapter = cast(Tensor, self.adapter.model.get_input_embeddings().weight), self.adapter
@@ -259,16 +265,15 @@ class Check:
         return noise
 
     def _compare(
-        self, found: Outputs, expected: Outputs, *, noise: Callable[[], float] | None = None, allowed: float = 0.0
+        self, found: Outputs, expected: Outputs, *, noise: Callable[[], float] | None = None, layers: bool = True
     ) -> None:
+        """Refuse a difference beyond rounding, or beyond a few times the ``noise``."""
         by, worst = _apart(found, expected)
-        if noise is not None:
-            allowed = TOLERANCE.get(expected[0].dtype, 0.0)
-            if by > allowed:
-                allowed = max(allowed, AGAIN * noise())
+        allowed = TOLERANCE.get(expected[0].dtype, 0.0) if layers else 0.0
+        if not by <= allowed and noise is not None:
+            allowed = max(allowed, AGAIN * noise())
         if not by <= allowed:
-            layer = cast(int, self.adapter.attention[worst].layer_idx) if noise is not None else None
-            raise _DiffersError(by, allowed, layer)
+            raise _DiffersError(by, allowed, cast(int, self.adapter.attention[worst].layer_idx) if layers else None)
 
 
 class _DiffersError(Exception):

@@ -7,7 +7,7 @@ checkpointing layers run again after later calls have begun.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -59,6 +59,8 @@ class Frame:
     """Whether the model's own attention does all there is to do, given the keys that the cache holds."""
     only_masked: bool
     """Whether it does so with another mask: a single token that completes nothing."""
+    shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Keys, local and addressed, of the layers whose keys other layers read too."""
 
     @property
     def offset(self) -> int:
@@ -138,7 +140,7 @@ def frame_of(
         )
     elif not is_untouched and completes:
         window = window_of(completing(reading, addresses, embed))
-        if by_kernel and columns is None:
+        if by_kernel and window.completed is None:
             turns = tuple(
                 turns_for(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
             )

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
 
 from contentrope.attention import PairRule, backend_function
 from contentrope.errors import InputError
 from contentrope.hf.attention import mask_of, own_attention
 from contentrope.hf.rotary import Angles, Source, Turning, sources_of, stands_still, turning_of
+from contentrope.hf.state import KINDS
 from contentrope.units import FixedLength, segment
 
 POSITIONS = (0, 1, 5)
@@ -38,6 +39,10 @@ class Layer(NamedTuple):
     """How many columns a query looks back at; None: all of them."""
     heads: int
     """Query heads."""
+    shares: int | None = None
+    """The layer whose keys and values it reads, if it has none of its own."""
+    is_shared: bool = False
+    """Whether others read its keys and values."""
 
 
 class Found(NamedTuple):
@@ -57,6 +62,7 @@ class Seen(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
+    mask: Tensor | None
     turns: _Marked | None
     options: dict[str, Any]
     out: Tensor
@@ -72,11 +78,17 @@ class Probe:
     calls: list[Seen] = field(default_factory=list)
 
     def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         turns, reached = options.pop("contentrope", None), options.pop(KEYWORD_ALONG, False)
-        out = own_attention(module, self.own)(module, query, key, value, mask, **options)
-        self.calls.append(Seen(module, query, key, value, turns, options, out[0], reached))
+        out = own_attention(module, self.own)(module, query, key, value, attention_mask, **options)
+        self.calls.append(Seen(module, query, key, value, attention_mask, turns, options, out[0], reached))
         return out
 
     def take(self) -> list[Seen]:
@@ -154,13 +166,19 @@ def rotary_modules(decoder: nn.Module) -> list[nn.Module]:
 def layers_of(model: PreTrainedModel, decoder: nn.Module, own: str) -> Found:
     embedding = cast(Tensor, model.get_input_embeddings().weight)
     tokens = torch.arange(min(6, len(embedding)), device=embedding.device)
+    cache = _cache_of(model)
     with probing(model, decoder, own) as probe:
         alone = {}
         for position in POSITIONS:
-            decoder(tokens[:, None], position_ids=torch.full_like(tokens[:, None], position), use_cache=False)
+            told = {"past_key_values": cache, "use_cache": True} if position == 0 else {"use_cache": False}
+            _ask(model, decoder, tokens[:, None], position_ids=torch.full_like(tokens[:, None], position), **told)
             alone[position] = _by_layer(probe.take(), model)
-        decoder(tokens[None], use_cache=False, **({KEYWORD_ALONG: True} if _takes_keywords(decoder) else {}))
+        _ask(
+            model, decoder, tokens[None], use_cache=False, **({KEYWORD_ALONG: True} if _takes_keywords(decoder) else {})
+        )
         together = _by_layer(probe.take(), model)
+    shares = _shares(alone[0])
+    _refuse_changed_keys(model, cache, {i: call.key for i, call in alone[0].items() if i not in shares})
     sources = [source for m in rotary_modules(decoder) for source in sources_of(m)]
     layers, turnings = {}, list[Turning]()
     for index in sorted(alone[0]):
@@ -168,7 +186,8 @@ def layers_of(model: PreTrainedModel, decoder: nn.Module, own: str) -> Found:
         number = None if turning is None else _number(turning, turnings)
         kind, window = _kind_of_mask(model, index, together[index].options)
         plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
-        layers[index] = Layer(index, number, plain, window, together[index].query.shape[1])
+        heads = together[index].query.shape[1]
+        layers[index] = Layer(index, number, plain, window, heads, shares.get(index), index in shares.values())
     if not turnings:
         raise InputError(f"{type(model).__name__} turns none of its keys: it has no rotary positions to build on")
     modules = [call.module for call in together.values()]
@@ -180,15 +199,63 @@ def _takes_keywords(decoder: nn.Module) -> bool:
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
-def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:
-    found = {cast(int, call.module.layer_idx): call for call in calls}
-    expected = model.config.get_text_config().num_hidden_layers
-    if len(found) != len(calls) or len(found) != expected:
+def _ask(model: PreTrainedModel, decoder: nn.Module, ids: Tensor, **more: Any) -> None:
+    try:
+        decoder(input_ids=ids, **more)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
         raise InputError(
-            f"{type(model).__name__} called its attention function {len(calls)} times for {expected} layers: "
-            "only decoders with one self-attention in every layer can be attached to"
+            f"{type(model).__name__} cannot be attached to: asked for a few tokens to see "
+            f"how it rotates, it failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:
+    name, expected = type(model).__name__, model.config.get_text_config().num_hidden_layers
+    found = {cast(int, getattr(call.module, "layer_idx", None)): call for call in calls}
+    if len(found) < len(calls):
+        raise InputError(
+            f"{name} calls {len(found)} attention modules {len(calls)} times for one text: only decoders that go "
+            "through every layer once can be attached to"
+        )
+    if len(found) != expected:
+        raise InputError(
+            f"{name} calls attention in {len(found)} of {expected} layers: only decoders with one self-attention in "
+            "every layer can be attached to"
         )
     return found
+
+
+def _shares(calls: dict[int, Seen]) -> dict[int, int]:
+    """By the index of a layer that is handed the keys of another, the index of that one."""
+    first: dict[int, int] = {}
+    owner = {index: first.setdefault(id(calls[index].key), index) for index in sorted(calls)}
+    return {index: other for index, other in owner.items() if index != other}
+
+
+def _cache_of(model: PreTrainedModel) -> DynamicCache:
+    config = model.config.get_text_config()
+    if getattr(config, "num_hidden_layers", None) is None:
+        raise InputError(f"{type(model).__name__} is no plain decoder: its configuration has no num_hidden_layers")
+    cache = DynamicCache(config=config)
+    if others := sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in KINDS}):
+        raise InputError(
+            f"{type(model).__name__} keeps more in its cache than keys and values ({', '.join(others)}), which "
+            "addresses do not reach: only decoders with one self-attention in every layer can be attached to"
+        )
+    return cache
+
+
+def _refuse_changed_keys(model: PreTrainedModel, cache: DynamicCache, keys: dict[int, Tensor]) -> None:
+    refuse_unless_finite(model, list(keys.values()))
+    for index, key in keys.items():
+        held = getattr(cache.layers[index], "keys", None) if index < len(cache.layers) else None
+        if held is None or held.shape != key.shape or not torch.equal(held, key):
+            raise InputError(
+                f"layer {index} of {type(model).__name__} changes its keys after they were cached, or keeps them "
+                "elsewhere: those in the cache cannot be given an address"
+            )
 
 
 def _turning_of_layer(
@@ -196,6 +263,7 @@ def _turning_of_layer(
 ) -> Turning | None:
     keys = {p: call.key[:, :, 0] for p, call in seen.items()}
     queries = {p: call.query[:, :, 0] for p, call in seen.items()}
+    refuse_unless_finite(model, [*keys.values(), *queries.values()])
     if not bool(keys[0].any()):
         raise InputError(f"all keys of layer {index} are zero, which hides how they turn: load the weights first")
     if stands_still(keys) and stands_still(queries):
@@ -221,6 +289,21 @@ def _turning_of_layer(
     return turning
 
 
+def refuse_unless_finite(model: PreTrainedModel, seen: list[Tensor]) -> None:
+    """What a model computes; if some of it is no number, the weights are looked through for the reason."""
+    if all(bool(torch.isfinite(x).all()) for x in seen):
+        return
+    held = (*model.named_parameters(), *model.named_buffers())
+    broken = [name for name, x in held if x.is_floating_point() and not bool(torch.isfinite(x).all())]
+    name, dtype = type(model).__name__, seen[0].dtype
+    if broken:
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise InputError(f"{broken[0]}{more} of {name} holds NaN or infinite numbers: load weights that are whole")
+    raise InputError(
+        f"{name} computes NaN or infinite numbers from finite weights in {dtype}: load it in a wider dtype"
+    )
+
+
 def _number(turning: Turning, turnings: list[Turning]) -> int:
     for number, known in enumerate(turnings):
         if known.same_as(turning):
@@ -241,7 +324,7 @@ def _kind_of_mask(model: PreTrainedModel, index: int, options: dict[str, Any]) -
 
 
 def _is_plain(call: Seen, tokens: Tensor) -> bool:
-    if any(call.options.get(name) is not None for name in NEEDS_ITS_OWN):
+    if any(call.options.get(name) is not None for name in NEEDS_ITS_OWN) or _weighs(call.mask):
         return False
     rule = PairRule.among(segment(tokens[None], FixedLength(len(tokens) + 1)))
     scale = call.options.get("scaling") or call.query.shape[-1] ** -0.5
@@ -249,3 +332,10 @@ def _is_plain(call: Seen, tokens: Tensor) -> bool:
     plain = reference(call.query, call.key, call.key, call.value, rule, scale=scale).transpose(1, 2)
     size = call.out.double().abs().max()
     return bool((plain.double() - call.out.double()).abs().max() <= 0.02 * size)
+
+
+def _weighs(mask: Tensor | None) -> bool:
+    """Whether it does more than hide."""
+    if mask is None or not mask.is_floating_point():
+        return False
+    return bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())

@@ -71,7 +71,7 @@ class Completing(NamedTuple):
     old: int
     """Columns of the window that were read before."""
     completed: Bool[Tensor, "batch window"] | None
-    """None: there is no cache, and all that anybody reads addressed is completed."""
+    """None: keys are read in both versions, and all that anybody reads addressed is completed."""
     by_slot: list[Float[Tensor, "batch slots kv_heads pairs"]]
     """Addresses, for each turning of the model."""
 
@@ -89,7 +89,9 @@ def completing(reading: Reading, addresses: Any, embed: Embed) -> Completing:
     text, units, columns, slot = reading.text, reading.units, reading.columns, reading.slot
     embedded = embed(text.ids)
     if columns is None or not columns.count:
-        completed = None if columns is None else slot < reading.finished
+        # A single token reads its own key in the version that queries meet later on.
+        both_versions = columns is None and units.seq_length > 1
+        completed = None if both_versions else slot < reading.finished
         return Completing(reading, 0, 0, completed, addresses(embedded, units, slot, None))
     begin = _begin_of_open_unit(columns, reading)
     belongs = (columns.fact("unit", begin) == reading.before.next_unit) & columns.fact("valid", begin).bool()
