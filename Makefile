@@ -38,7 +38,7 @@ benchmark: $(READY)
 	$(BIN)/python -m benchmarks.cpu
 
 docs: $(READY)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The lock file pins everything, torch included; the project itself is installed without asking for more.
 $(READY): requirements.lock pyproject.toml

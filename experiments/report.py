@@ -71,7 +71,7 @@ def write_figure(path: Path, name: str, to: Path, variants: Sequence[str] | None
     results = read(path)
     with _refusing(path), drawing.style():
         if variants is not None:
-            results["variants"] = {variant: results["variants"][variant] for variant in variants}
+            results = {**results, "variants": {variant: results["variants"][variant] for variant in variants}}
         found = {plot.name: plot for plot in MODULES[results["experiment"]].figures(results)}
         to.write_text(drawing.svg(found[name].figure), encoding="utf-8")
 
