@@ -9,11 +9,17 @@ ifeq ($(OMP_WAIT_POLICY)$(GOMP_SPINCOUNT)$(KMP_BLOCKTIME),)
 export OMP_WAIT_POLICY := PASSIVE
 endif
 
-.PHONY: test shapes reproduce benchmark check clean
+.PHONY: test quick shapes reproduce benchmark check docs clean
 
 test: check
 	$(BIN)/python -m pytest -n auto
 	$(MAKE) shapes
+
+# Linters, types and the core: about two minutes.
+quick: check
+	$(BIN)/python -m pytest -n auto tests/test_imports.py tests/test_causality.py tests/test_streaming.py tests/test_address.py \
+		tests/test_rotary.py tests/test_config.py tests/units tests/attention/test_reference.py tests/attention/test_backends.py \
+		tests/hf/test_equivalence.py
 
 # The shapes in the signatures, checked at run time. Not for functions a compiler or FlexAttention traces.
 shapes: $(READY)
@@ -30,6 +36,9 @@ reproduce: $(READY)
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.cpu
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The lock file pins everything, torch included; the project itself is installed without asking for more.
 $(READY): requirements.lock pyproject.toml

@@ -103,13 +103,16 @@ def _has(path: Path, data: bytes) -> bool:
     return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
-def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
+def write_folder(
+    folder: Path, write: Callable[[Path], None], is_earlier: Callable[[Path], bool] = lambda folder: False
+) -> None:
     """A folder appears under its name when it is complete; only then an earlier one goes, if it was written here.
 
-    Where nobody keeps a record of what was written, a folder that holds something is never replaced.
+    Where nobody keeps a record of what was written, a folder that holds something is replaced only if it
+    ``is_earlier``, one of the same kind, and has no files but those that are written now.
     """
     keeper = keeper_of(folder)
-    if keeper is None and folder.exists() and any(folder.iterdir()):
+    if keeper is None and folder.exists() and any(folder.iterdir()) and not is_earlier(folder):
         raise InputError(f"{folder} is not empty and may be somebody's; choose another folder, or move it away")
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -122,9 +125,17 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
                 keeper.require_own(folder)
                 found = digests(place / "new")
                 keeper.note({folder / path.relative_to(place / "new"): digest for path, digest in found.items()})
+            else:
+                _require_no_others(folder, place / "new")
             _swap(place, folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _require_no_others(folder: Path, new: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if not path.is_dir() and not (new / path.relative_to(folder)).exists():
+            raise InputError(f"{path} is none of the files that are written; choose another folder, or move it away")
 
 
 def _swap(place: Path, folder: Path) -> None:

@@ -1,34 +1,15 @@
-"""The documents show the newest tables, and their examples, options and links are right."""
+"""The examples, options and links of the documents are right."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
-from benchmarks.readme import DOCUMENTS, ROOT, SECTIONS, with_tables
-from tests.docs.reading import results_of
+from experiments.docs_tables import ROOT, documents
 
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_show_what_the_result_files_say(document: Path) -> None:
-    text = document.read_text()
-    assert with_tables(text) == text, "run python -m benchmarks.readme"
-
-
-def test_every_section_stands_in_one_document() -> None:
-    texts = [document.read_text() for document in DOCUMENTS]
-    assert {name: sum(text.count(f"<!-- {name} -->") for text in texts) for name in SECTIONS} == dict.fromkeys(
-        SECTIONS, 1
-    )
-
-
-def test_readme_shows_the_long_evaluation() -> None:
-    results = results_of("evaluation-65536")["results"]
-    shown = f"took {results['seconds']:.0f} s and {results['added_peak_bytes'] / 1e6:.0f} MB"
-    assert shown in (ROOT / "README.md").read_text()
+DOCUMENTS = documents()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -77,29 +58,4 @@ def test_a_setting_that_is_no_option_is_not_taken_for_one() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#][^)]*)\)", document.read_text()):
-        assert (document.parent / target).exists(), target
-
-
-def test_the_tables_of_context_growth_show_the_newest_results() -> None:
-    """Rows that are about one variant of the preset beyond, written by hand beside the words about them."""
-    results = results_of("shakespeare-beyond")["variants"]
-    text = (ROOT / "docs" / "context-growth.md").read_text()
-    learned = "competition=1,learn_competition=true"
-    ablation = {
-        "anchors and noise": f"content:{learned},noise=0.5,anchors=[0,0,1,1]",
-        "anchors": f"content:{learned},anchors=[0,0,1,1]",
-        "noise": f"content:{learned},noise=0.5",
-        "random address, anchors": f"random:{learned},anchors=[0,0,1,1]",
-        "random address": f"random:{learned}",
-        "random address, no exponent": "random",
-    }
-    for words, variant in ablation.items():
-        runs = results[variant]["runs"]
-        values = [fmean(run["perplexity"][n] for run in runs.values()) for n in ("256", "4096", "16384")]
-        row = " | ".join(f"{value:.3f}" for value in (*values, runs["0"]["perplexity"]["65536"]))
-        assert f"| {words} | {row} |" in text
-    distant = {"content, anchors and noise": ablation["anchors and noise"], "CoPE": "cope", "ALiBi": "alibi"}
-    for words, variant in distant.items():
-        found = [run["distant"]["perplexity"] for run in results[variant]["runs"].values()]
-        means = [fmean(run[change] for run in found) for change in ("as written", "shuffled", "deleted", "replaced")]
-        assert f"| {words} | {' | '.join(f'{mean:.2f}' for mean in means)} |" in text
+        assert (document.parent / target.partition("#")[0]).exists(), target

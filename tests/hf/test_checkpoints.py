@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,6 +96,29 @@ def test_what_comes_back_is_saved_again(kind: str, tmp_path: Path) -> None:
     again = chf.from_pretrained(tmp_path / "saved")
     chf.save_pretrained(again, tmp_path / "twice", TOKENIZER)
     assert torch.equal(logits(chf.from_pretrained(tmp_path / "twice")), expected)
+
+
+def test_a_converted_model_takes_the_place_of_an_earlier_one_and_of_nothing_else(tmp_path: Path) -> None:
+    first = saved("all", tmp_path)
+    other = converted("all", tmp_path)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(2)
+    chf.save_pretrained(other, tmp_path, TOKENIZER)
+    expected = logits(other)
+    assert not torch.equal(expected, first)
+    assert torch.equal(logits(chf.from_pretrained(tmp_path)), expected)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        saved("all", tmp_path)
+    assert torch.equal(logits(chf.from_pretrained(tmp_path)), expected)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    (tmp_path / "contentrope.json").unlink()
+    (tmp_path / "contentrope.safetensors").unlink()
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        saved("all", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_lora_on_a_converted_model(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contentrope.hf.adapter import adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.card import card
 from contentrope.hf.files import save
-from contentrope.hf.layout import ADAPTER, BASE, CARD, CONFIG, MODEL_TYPE, VARIANT
+from contentrope.hf.layout import ADAPTER, BASE, CARD, CONFIG, MODEL_TYPE, VARIANT, is_converted
 from contentrope.hf.plain import quiet
 from contentrope.results import write_json
 from contentrope.units import require_description
@@ -22,7 +22,8 @@ from contentrope.units import require_description
 def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
     """Write a model with addresses: its weights (under PEFT, their changes), addresses, tokenizer and a model card.
 
-    The folder appears when it is complete. :func:`from_pretrained` loads it, and nothing else does.
+    The folder appears when it is complete; it may take the place of a converted model, and of nothing else.
+    :func:`from_pretrained` loads it, and nothing else does.
     """
     folder = Path(folder)
     settings, base = adapter_of(model).settings(), _base_of(model, folder)
@@ -45,7 +46,7 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> No
         (place / CARD).write_text(card(settings, folder.name, base), encoding="utf-8")
 
     with quiet():
-        write_folder(folder, write)
+        write_folder(folder, write, is_converted)
 
 
 def _base_of(model: Any, folder: Path) -> str | None:

@@ -1,0 +1,1 @@
+"""Context growth: trained on short windows, read at longer and longer ones."""

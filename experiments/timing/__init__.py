@@ -1,0 +1,1 @@
+"""Timing: how much longer a training step takes with addresses than with RoPE."""
