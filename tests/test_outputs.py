@@ -231,6 +231,15 @@ def test_a_single_result_replaces_only_its_like(tmp_path: Path, content: str) ->
     assert str(path) in str(caught.value)
 
 
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """Written over, it would be gone for all programs."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe is no ordinary file"):
+        write_whole(tmp_path / "pipe", b"1.5")
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_a_device_or_a_dead_link_is_no_result(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     for path in (tmp_path / "link", Path("/dev/zero")):

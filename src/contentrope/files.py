@@ -66,6 +66,8 @@ def keeper_of(path: Path) -> Keeper | None:
 def write_whole(path: str | Path, data: bytes) -> None:
     """Replace ``path`` with ``data``; after a crash or a full disk the old content is still there."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a device or a pipe would be gone for everybody
+        raise InputError(f"{path} is no ordinary file; choose another")
     keeper = keeper_of(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
