@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from contentrope.errors import InputError, WriteError
 
@@ -22,6 +22,7 @@ REMEDIES = {
 }
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """Knows what was written to ``folder``, and is asked before anything in it is replaced."""
 

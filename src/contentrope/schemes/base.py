@@ -63,7 +63,7 @@ def _is_like(default: Any, value: Any) -> bool:
     return type(value) is type(default)
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
+def _numbers(value: Any) -> tuple[int | float, ...]:
     return tuple(v for v in (value if isinstance(value, tuple) else (value,)) if is_finite(v) or type(v) is int)
 
 
