@@ -130,8 +130,8 @@ def test_any_value_of_any_option_is_taken_or_refused(
 ) -> None:
     kind, given = COMMANDS[name]
     words = [*name.split(), *(word.format(**places) for word in given)]
-    for option in options_of(kind):
-        for value in ODD:
+    for number, option in enumerate(options_of(kind)):
+        for value in ODD[number % 2 :: 2]:  # options share their ways to be read: half of the values for each will do
             require_one_line_or_work(with_value(words, option, value), capsys)
 
 
