@@ -6,10 +6,14 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import torch
 
+from contentrope.outputs import require_result
+from contentrope.results import environment, write_json
 from tests.fuzz import adapters, caches, files, streams
 from tests.fuzz.engine import Area, Distances, Failure, merge, program_of, run_case, run_program
 
@@ -61,6 +65,9 @@ class Fuzzing:
         line = f"{left // 60}:{left % 60:02} left; {counts}; {len(self.failures)} failures"
         print(f"\r{line}" if sys.stdout.isatty() else line, end="" if sys.stdout.isatty() else "\n", flush=True)
 
+    def found(self) -> dict[str, Any]:
+        return {"cases": self.cases, "failures": [failure.line for failure in self.failures], "worst": self.worst}
+
     def summary(self) -> str:
         lines = [f"\n{sum(self.cases.values())} cases in {time.monotonic() - self.begun:.0f} s"]
         for name, count in self.cases.items():
@@ -75,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case is not None:
         return run_again(AREAS[options.only], options.case, options.keep)
     seed = SystemRandom().randrange(CASES) if options.seed is None else options.seed
+    if options.out is not None:
+        require_result(options.out, lambda found: "fuzz" in found)
     areas = list(AREAS.values()) if options.only is None else [AREAS[options.only]]
     print(f"seed {seed}: python -m tests.fuzz --seed {seed} --minutes {options.minutes:g}", flush=True)
     fuzzing = Fuzzing(areas, seed, 60 * options.minutes)
@@ -84,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         interrupted = True
     print(fuzzing.summary(), flush=True)
+    if options.out is not None:
+        asked = {"seed": seed, "minutes": options.minutes, "areas": [area.name for area in areas]}
+        write_json(options.out, {"fuzz": asked, **fuzzing.found(), "environment": environment()})
     return 1 if fuzzing.failures else INTERRUPTED if interrupted else 0
 
 
@@ -105,6 +117,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=AREAS, help="one area of them all")
     parser.add_argument("--case", type=int, help="run this case of the area again")
     parser.add_argument("--keep", type=lambda text: [int(i) for i in text.split(",") if i], help="of its steps, these")
+    parser.add_argument("--out", type=Path, help="a result file to write: how far runs lay apart at most, by area")
     options = parser.parse_args(arguments)
     if options.case is not None and options.only is None:
         parser.error("--case needs its area: --only " + "|".join(AREAS))
