@@ -183,6 +183,19 @@ def training(data: Results) -> list[Table]:
     return [plain(["", "steps per second", "5,000 steps", "time, against rope"], rows)]
 
 
+def rounding(files: Sequence[Results]) -> list[Table]:
+    """The largest differences found at random, relative to the largest logit, by how large the weights are."""
+    worst = {area: found for data in files for area, found in data["worst"].items()}
+    columns = [("streams", ""), ("caches", ""), ("streams", "order of memory units, ")]
+    rows = [
+        [f"{scale:.1f} / sqrt(n)", *(f"{worst[area][f'{of}float64, weights x{times}']:.0e}" for area, of in columns)]
+        for times, scale in (("0.5", 0.6), ("1", 1.2), ("2", 2.4), ("4", 4.8), ("8", 9.6))
+    ]
+    return [
+        plain(["weights", "chunks against the whole", "cache against each row anew", "order of memory units"], rows)
+    ]
+
+
 # --- documents -----------------------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, tuple[str, Callable[[Any], list[Table]]]] = {
@@ -207,6 +220,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], list[Table]]]] = {
     "timing": ("timing-paper.json", timing),
     "addresses": ("benchmark-addresses-gpu.json", addresses),
     "training": ("benchmark-training-gpu.json", training),
+    "rounding": ("fuzz", rounding),
 }
 """By the name between ``<!-- name -->`` and ``<!-- /name -->``: a result file, or a folder of them, and its tables."""
 
@@ -243,7 +257,7 @@ def section(name: str, root: Path = ROOT) -> str:
 
 def _read(path: Path) -> Any:
     if path.is_dir():
-        return [read(file) for file in sorted(path.glob("*.json"))]
+        return [_read(file) for file in sorted(path.glob("*.json"))]
     data = json.loads(path.read_text(encoding="utf-8"))
     return read(path) if "experiment" in data else data
 
