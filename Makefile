@@ -32,7 +32,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 reproduce: $(READY)
-	$(BIN)/contentrope reproduce shakespeare --preset quick --out runs/shakespeare-quick
+	$(BIN)/python -m experiments growth --preset quick --out runs/growth-quick
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.cpu

@@ -3,7 +3,7 @@ slots by the library, as a ratio in the same run.
 
     python -m benchmarks.addresses [--out results/benchmark-addresses-gpu.json]
 
-Rows are those of ``contentrope reproduce timing``, with units of 40 tokens, and once of one token: the worst case, as
+Rows are those of ``python -m experiments timing``, with units of 40 tokens, and once of one token: the worst case, as
 there every slot is a unit. All as CUDA graphs. Errors are against float64.
 """
 
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks.gpu import graphed, milliseconds
 from benchmarks.timing import positive, result_file
-from contentrope.experiments.timing.rows import Row, parse_row
 from contentrope.results import environment, write_json
+from experiments.timing.config import Row, parse_row
 
 ROWS = [("0.8M", 40), ("85M", 40), ("302M", 40), ("680M", 40), ("85M at 32768", 40), ("85M at 8192", 1)]
 

@@ -3,7 +3,7 @@
     python -m benchmarks.decode --device cuda --dtype bfloat16 [--sizes 85m 302m] [--cached 4096 32768]
 
 Complete steps of one token after a long cached text, with random weights and real line lengths. A unit is completed
-every forty tokens or so, and its keys are turned then.
+every forty tokens or so, and its keys are rotated then.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ import torch
 from benchmarks.timing import result_file
 from contentrope.corpora import Corpus, load_corpus
 from contentrope.errors import InputError
-from contentrope.experiments.growth import PRESETS
 from contentrope.model import Transformer
 from contentrope.results import environment, write_json
 from contentrope.training import Stepper, TrainConfig, Windows, train
+from experiments.growth.config import PRESETS
 
 VARIANTS = ("rope", "content", "content:competition=1,learn_competition=true")
 PAPER_STEPS = 5000

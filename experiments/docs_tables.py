@@ -78,7 +78,7 @@ INITIALISATIONS, LAYOUTS = ("small", "linear", "torch", "torch-all"), ("end", "a
 
 def facts_choices(files: Sequence[Results]) -> list[Table]:
     """Content addresses by what the paper leaves open: hit@5 on unseen names, pairs and triples."""
-    head = ["first weights", "facts end", "schedule", "decay", "rate", "steps", "seeds", CONDITIONS[0]]
+    head = ["initialisation", "facts end", "schedule", "decay", "rate", "steps", "seeds", CONDITIONS[0]]
     head += [f"{condition}, exponent {exponent}" for condition in CONDITIONS[1:] for exponent in EXPONENTS]
     table = plain(head, [_choice(results) for results in sorted(files, key=_order)])
     single, entities, relation = (_pair(PAPER[HIT]["content"], condition) for condition in CONDITIONS)
@@ -160,7 +160,7 @@ def decode(data: Results) -> list[Table]:
     for name, words in DECODED.items():
         found = {key: ratio(value, 3) for key, value in data["results"][f"{name}, {size}, {cached}"].items()}
         rows.append([words, found["ratio"], f"{found['ratio_low']} to {found['ratio_high']}", found["busy_ratio"]])
-    return [plain(["competition", "decode step", "half of the runs", "the GPU's own work"], rows)]
+    return [plain(["competition", "decode step", "interquartile range", "the GPU's own work"], rows)]
 
 
 def addresses(data: Results) -> list[Table]:

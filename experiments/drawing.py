@@ -1,4 +1,4 @@
-"""Pictures in one style, readable on light and dark ground; a variant looks the same in all of them."""
+"""Pictures in one style, readable on light and dark ground; a variant has the same style in all of them."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def inline(text: str, name: str) -> str:
     return text.replace(INK, "currentColor").replace(GROUND, "none")
 
 
-# --- how a variant looks -------------------------------------------------------------------------------------------
+# --- styles of variants --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     colour: str
     marker: str
     line: str
@@ -97,7 +97,7 @@ class Look:
         return shape | {"ls": self.line if line else "", "lw": 2.6 if self.bold else 1.5, "ms": 6 if self.bold else 5}
 
 
-def looks(variants: Sequence[str]) -> dict[str, Look]:
+def styles_of(variants: Sequence[str]) -> dict[str, Style]:
     """By variant, content first; one that differs in the layout of frequencies alone is dashed in its twin's colour."""
     ordered = sorted(variants, key=lambda name: scheme_and_options(name)[0] != "content")
     twins = {name: _twin(name) for name in ordered}
@@ -107,7 +107,7 @@ def looks(variants: Sequence[str]) -> dict[str, Look]:
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(others)}
     colours |= {name: OWN_COLOURS[scheme] for scheme, name in own.items()}
     return {
-        name: Look(
+        name: Style(
             colour=colours[twins[name]],
             marker=MARKERS[place % len(MARKERS)],
             line="-" if twins[name] == name else "--",
@@ -139,13 +139,15 @@ def canvas(
     return figure, list(figure.subplots(rows, columns, squeeze=False, **how).flat)
 
 
-def draw(axes: Axes, points: Mapping[float, Measured], look: Look, *, line: bool = True, across: bool = False) -> None:
+def draw(
+    axes: Axes, points: Mapping[float, Measured], style: Style, *, line: bool = True, across: bool = False
+) -> None:
     """Means with error bars, over their places or ``across`` beside them."""
     means, stds = [value.mean for value in points.values()], [value.std or 0.0 for value in points.values()]
-    how = look.drawn(line=line) | {"capsize": 2.5 if any(stds) else 0, "elinewidth": 1}
+    how = style.drawn(line=line) | {"capsize": 2.5 if any(stds) else 0, "elinewidth": 1}
     # Some marks tell lines apart without colour, all of them would hide a line.
     every = max(len(points) // MARKS, 1)
-    how["markevery"] = (look.order % every, every)
+    how["markevery"] = (style.order % every, every)
     if across:
         axes.errorbar(means, list(points), xerr=stds, **how)
     else:
@@ -154,21 +156,21 @@ def draw(axes: Axes, points: Mapping[float, Measured], look: Look, *, line: bool
 
 def lines(
     panels: Sequence[Mapping[str, Mapping[float, Measured]]], height: float, *, paper: bool = False, **how: Any
-) -> tuple[Figure, list[Axes], dict[str, Look]]:
+) -> tuple[Figure, list[Axes], dict[str, Style]]:
     """Curves by variant, on one or more axes, with one legend beside them."""
-    styles = looks(list(panels[0]))
+    styles = styles_of(list(panels[0]))
     figure, all_axes = canvas(height, list(styles), **how)
     for axes, curves in zip(all_axes, panels, strict=True):
-        for name, look in styles.items():
-            draw(axes, curves[name], look)
+        for name, style in styles.items():
+            draw(axes, curves[name], style)
     legend(figure, styles, paper=paper)
     return figure, all_axes, styles
 
 
-def legend(figure: Figure, styles: Mapping[str, Look], *, paper: bool = False, line: bool = True) -> None:
+def legend(figure: Figure, styles: Mapping[str, Style], *, paper: bool = False, line: bool = True) -> None:
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], **look.drawn(line=line)) for look in styles.values()]
+    marks = [Line2D([], [], **style.drawn(line=line)) for style in styles.values()]
     marks += [Line2D([], [], color=INK, marker="o", ls="", mfc="none", ms=8, mew=1.2)] if paper else []
     names = [*map(label, styles), *(["hollow: the paper"] if paper else [])]
     figure.legend(marks, names, loc="outside right center", fontsize=9, handlelength=3.2, labelspacing=0.8)

@@ -19,6 +19,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from contentrope.errors import InputError
+from contentrope.files import require_replaceable, write_whole
+from contentrope.outputs import REPORT, OutputFolder
 from experiments import drawing
 from experiments.drawing import Plot
 from experiments.facts import plot as facts
@@ -34,6 +37,9 @@ KEY = (
     "Numbers are means ± standard deviations over seeds; one without ± is from one seed. The best of those compared is "
     "bold, the paper's numbers are in italics, – is a number that is missing or infinite."
 )
+PAGES = ("report.html", "report.md")
+REPORT_TIME = 60.0
+"""Seconds that another report of the same folder may take."""
 CUSTOM = "custom"
 """The preset of settings that are no preset's."""
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -55,15 +61,35 @@ def tables(path: Path) -> list[Table]:
 
 
 def write_report(path: Path, folder: Path | None = None) -> list[Path]:
-    """Write report.html, report.md and the figures beside the result file, or into a folder, and tell their paths."""
-    results = read(path)
-    folder = folder or (path if path.is_dir() else path.parent)
-    with _refusing(path), drawing.style():
-        files = _files(results)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in files]
+    """Write report.html, report.md and the figures beside the result file, or into a folder, and tell their paths.
+
+    Only what a report has written is replaced.
+    """
+    files, folder = _files(path), folder or (path if path.is_dir() else path.parent)
+    with _held(folder):
+        return _write(files, folder)
+
+
+def claim(folder: Path) -> None:
+    """Refuse, before any work is done, a report that could not be written after it. One of a folder that lost its
+    record is known by its content: it is made again from the results there are."""
+    with _held(folder) as held:
+        if (folder / "results.json").exists() and any((folder / name).exists() for name in PAGES):
+            _write(_files(folder), folder)
+        held.claim(*PAGES)
+
+
+def _held(folder: Path) -> OutputFolder:
+    # Not the lock of the experiment: reports are made while it runs too.
+    return OutputFolder(folder, "report", part=REPORT, patience=REPORT_TIME)
+
+
+def _write(files: Mapping[str, str], folder: Path) -> list[Path]:
+    places = {folder / name: text.encode() for name, text in files.items()}
+    require_replaceable(places)
+    for place, data in places.items():
+        write_whole(place, data)
+    return list(places)
 
 
 def write_figure(path: Path, name: str, to: Path, variants: Sequence[str] | None = None) -> None:
@@ -89,7 +115,14 @@ def _refusing(path: Path) -> Iterator[None]:
 # --- what a report says --------------------------------------------------------------------------------------------
 
 
-def _files(results: Results) -> dict[str, str]:
+def _files(path: Path) -> dict[str, str]:
+    """The report of a result file, by the names of its files."""
+    results = read(path)
+    with _refusing(path), drawing.style():
+        return _rendered(results)
+
+
+def _rendered(results: Results) -> dict[str, str]:
     module = MODULES[results["experiment"]]
     plots = module.figures(results)
     drawn = {plot.name: drawing.svg(plot.figure) for plot in plots}
@@ -103,7 +136,7 @@ def _files(results: Results) -> dict[str, str]:
         "rebuild": f"python -m experiments.report {shlex.quote(f'{_folder(results)}/results.json')}",
         "settings": [_settings(results), _environment(results)],
     }
-    reports = {name: TEMPLATES.get_template(f"{name}.jinja").render(said) for name in ("report.html", "report.md")}
+    reports = {name: TEMPLATES.get_template(f"{name}.jinja").render(said) for name in PAGES}
     return reports | {f"{name}.svg": text for name, text in drawn.items()}
 
 
@@ -220,22 +253,26 @@ TEMPLATES.filters |= {
 }  # fmt: skip
 
 
+def show(path: Path, folder: Path | None = None) -> None:
+    """Print the first tables and what is missing, write the report and say where it is."""
+    for table in [table for table in tables(path) if table.rows][:2]:
+        print(f"{table.caption}\n\n{table.text()}\n")
+    written = write_report(path, folder)
+    print(*(f"not finished yet: {left}\n" for left in missing(read(path))), sep="", end="")
+    print(*(f"written: {file}" for file in written), sep="\n", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the first tables, write the report and say where it is; status 2 for what is no result."""
+    """Show a result; status 2 for what is none."""
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description="Write the report of a result.")
     parser.add_argument("results", type=Path, metavar="RESULTS.json", help="result file, or the folder it lies in")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: that of the result file)")
     options = parser.parse_args(arguments)
     try:
-        shown = [table for table in tables(options.results) if table.rows][:2]
-        written = write_report(options.results, options.out)
-        left = missing(read(options.results))
-    except (ResultError, OSError) as error:
+        show(options.results, options.out)
+    except (ResultError, InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(*(f"{table.caption}\n\n{table.text()}\n" for table in shown), end="")
-    print(*(f"not finished yet: {variant}" for variant in left), sep="\n", end="\n" if left else "")
-    print(*(f"written: {path}" for path in written), sep="\n")
     return 0
 
 

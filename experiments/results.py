@@ -26,11 +26,13 @@ class ResultError(ValueError):
 def read(path: Path) -> Results:
     """The result file (or the results.json in a folder) of an experiment, under its name of today."""
     path = path / "results.json" if path.is_dir() else path
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ResultError(f"{path} is no ordinary file: give the result file of an experiment, or its folder")
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultError(f"{path} cannot be read ({error.strerror}): give the result file of an experiment") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"{path} is cut off or not JSON ({error}): restore a whole copy") from error
     named = results.get("experiment") if isinstance(results, dict) else None
     name = OLD_NAMES.get(named, named) if isinstance(named, str) else None

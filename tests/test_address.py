@@ -50,8 +50,8 @@ def descriptor_by_hand(tokens: list[Tensor]) -> list[complex]:
             x = token[head * HEAD_DIM : (head + 1) * HEAD_DIM].tolist()
             for pair in range(PAIRS):
                 angle = position * 10000.0 ** (-pair / PAIRS)
-                turn = complex(math.cos(angle), math.sin(angle))
-                mean[head * PAIRS + pair] += complex(x[pair], x[pair + PAIRS]) * turn / len(tokens)
+                rotation = complex(math.cos(angle), math.sin(angle))
+                mean[head * PAIRS + pair] += complex(x[pair], x[pair + PAIRS]) * rotation / len(tokens)
     return mean
 
 

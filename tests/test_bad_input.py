@@ -12,13 +12,14 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope import schemes
-from contentrope.attention import backend_status, flex
+from contentrope.attention import backend_status
+from contentrope.attention.api import REGISTERED
 from contentrope.attention.pairs import PairRule
-from contentrope.checks import may_be_waited_for
-from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
+from contentrope.units.table import may_sync
+from tests.support import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS, TERMINATOR, VOCABULARY, lively_model, random_ids
 
-WITHOUT_UNITS = sorted(set(schemes.names()) - set(schemes.READ_UNITS))
-WITHOUT_MEMORY = sorted(set(schemes.names()) - set(schemes.KNOW_MEMORY))
+WITHOUT_UNITS = sorted(set(schemes.names()) - set(READ_UNITS))
+WITHOUT_MEMORY = sorted(set(schemes.names()) - set(KNOW_MEMORY))
 
 # --- addressed_attention ---------------------------------------------------------------------------------------
 
@@ -173,9 +174,8 @@ def test_plain_attention_takes_no_backend(backend: str) -> None:
 def test_what_flex_cannot_do_is_refused(dtype: torch.dtype, offset: int, dropout: float, message: str) -> None:
     """These follow the check of the device, so a CUDA tensor is stood in for."""
     query = SimpleNamespace(device=torch.device("cuda"), dtype=dtype)
-    rule = SimpleNamespace(offset=offset)
     with pytest.raises(cr.BackendError, match=message):
-        flex.attend(query, None, None, None, rule, dropout=dropout, scale=1.0)
+        REGISTERED["flex"].require(query, 8, dropout=dropout, cached=offset > 0)
 
 
 # --- the model -------------------------------------------------------------------------------------------------
@@ -184,10 +184,10 @@ def test_what_flex_cannot_do_is_refused(dtype: torch.dtype, offset: int, dropout
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (torch.tensor([1, 2, 3]), r"ids must be integers of shape \(batch, seq\), got torch.int64 \(3,\)"),
-        (torch.tensor([[[1]]]), r"ids must be integers of shape \(batch, seq\), got torch.int64 \(1, 1, 1\)"),
-        (torch.tensor([[1.0, 2.0]]), r"ids must be integers of shape \(batch, seq\), got torch.float32 \(1, 2\)"),
-        (torch.tensor([[True]]), r"ids must be integers of shape \(batch, seq\), got torch.bool \(1, 1\)"),
+        (torch.tensor([1, 2, 3]), r"ids has shape \(3,\): pass \(batch, seq\)"),
+        (torch.tensor([[[1]]]), r"ids has shape \(1, 1, 1\): pass \(batch, seq\)"),
+        (torch.tensor([[1.0, 2.0]]), "ids has dtype torch.float32: pass int64 or int32"),
+        (torch.tensor([[True]]), "ids has dtype torch.bool: pass int64 or int32"),
         (torch.tensor([[3, VOCABULARY]]), r"id 11 lies outside the vocabulary of 11 \(0..10\)"),
         (torch.tensor([[3, -1]]), r"id -1 lies outside the vocabulary of 11 \(0..10\)"),
         (torch.tensor([[VOCABULARY]]), r"id 11 lies outside the vocabulary of 11 \(0..10\)"),
@@ -204,11 +204,11 @@ def test_ids_that_are_none(ids: Tensor, message: str) -> None:
 @pytest.mark.parametrize("name", ["valid", "ends", "memory"])
 @pytest.mark.parametrize(
     ("mask", "found"),
-    [(torch.ones(2, 4).bool(), r"torch.bool \(2, 4\)"), (torch.ones(2, 5).long(), r"torch.int64 \(2, 5\)")],
+    [(torch.ones(2, 4).bool(), r"shape \(2, 4\), the tokens \(2, 5\)"), (torch.ones(2, 5).long(), "dtype torch.int64")],
     ids=["shape", "dtype"],
 )
 def test_masks_are_bool_and_of_the_shape_of_ids(name: str, mask: Tensor, found: str) -> None:
-    with pytest.raises(cr.InputError, match=rf"{name} must be bool \(2, 5\) like ids, got {found}"):
+    with pytest.raises(cr.InputError, match=f"{name} has {found}"):
         lively_model("content")(random_ids(2, 5), **{name: mask})
 
 
@@ -295,7 +295,7 @@ def test_in_training_a_gpu_is_not_waited_for(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     somewhere = SimpleNamespace(is_cuda=on_gpu)
     with torch.set_grad_enabled(training):
-        assert may_be_waited_for(somewhere) is waits
+        assert may_sync(somewhere) is waits
 
 
 # --- nothing at all --------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_nothing_in_nothing_out(scheme: str, shape: tuple[int, int], cached: boo
     assert model(ids, valid=ids == 0, cache=cache).shape == (*shape, VOCABULARY)
 
 
-@pytest.mark.parametrize("scheme", sorted(set(schemes.names()) - set(schemes.DRAW_AT_RANDOM)))
+@pytest.mark.parametrize("scheme", sorted(set(schemes.names()) - set(DRAW_AT_RANDOM)))
 def test_an_empty_chunk_changes_nothing_in_a_cache(scheme: str) -> None:
     model, ids = lively_model(scheme), random_ids(2, 9)
     cache = model.new_cache(2)
@@ -358,7 +358,7 @@ def test_a_row_of_padding_only_is_finite_and_attends_to_nothing(scheme: str, cac
     assert torch.isfinite(found).all()
     assert len(read) == 3
     assert all((part[0] == 0).all() and (part[1] != 0).all() for part in read)
-    if scheme not in schemes.DRAW_AT_RANDOM:
+    if scheme not in DRAW_AT_RANDOM:
         torch.testing.assert_close(found[1], model(ids[1:])[0], rtol=0, atol=1e-12)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks import addresses, decode, timing, training
-from contentrope.experiments.timing.rows import Row
 from contentrope.results import read_json
+from experiments.timing.config import Row
 
 
 def test_the_training_benchmark_prints_and_writes_steps_per_second(

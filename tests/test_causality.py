@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.frames import AddressedFrame
-from contentrope.schemes import KNOW_MEMORY, READ_UNITS
-from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, lively_model, random_ids
+from contentrope.context import AddressedContext
+from tests.support import ANCHORED, KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, VOCABULARY, lively_model, random_ids
 
 MARKER = VOCABULARY - 1
 BEYOND_TWO_TILES = 150
@@ -190,7 +189,7 @@ def test_no_gradient_reaches_an_earlier_logit_from_a_later_embedding(scheme: str
 # --- The negative control ---
 
 
-class LeakyFrame(AddressedFrame):
+class LeakyContext(AddressedContext):
     """The paper's formula taken at its word: every query carries the address of its own unit, open or not."""
 
     def _address(self, by_slot: Tensor) -> None:
@@ -206,7 +205,7 @@ class LeakyFrame(AddressedFrame):
 def test_addresses_of_open_units_leak_the_future(
     backend: str, dtype: torch.dtype, seq: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contentrope.schemes.addressed.AddressedFrame", LeakyFrame)
+    monkeypatch.setattr("contentrope.schemes.addressed.AddressedContext", LeakyContext)
     model, ids = lively_model("content", dtype=dtype, backend=backend), random_ids(2, seq)
     with pytest.raises(AssertionError, match="changes what came before"):
         check_causal(model, ids, several_times(seq))
@@ -215,7 +214,7 @@ def test_addresses_of_open_units_leak_the_future(
 @backends
 def test_the_leak_is_large(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a matter of bits: the unit's later tokens move what stands before them."""
-    monkeypatch.setattr("contentrope.schemes.addressed.AddressedFrame", LeakyFrame)
+    monkeypatch.setattr("contentrope.schemes.addressed.AddressedContext", LeakyContext)
     model = lively_model("content", backend=backend)
     text = torch.tensor([[1, 2, TERMINATOR, 3, 4, 5, TERMINATOR]])
     other = torch.tensor([[1, 2, TERMINATOR, 3, 4, 6, TERMINATOR]])

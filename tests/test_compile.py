@@ -3,13 +3,14 @@
 Compiled without a code generator (``aot_eager``): what is checked is the tracing, which is the same on every device.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import contentrope as cr
-from contentrope import schemes
-from contentrope.attention import flex
-from tests.support import LEARNED, VARIANTS, lively_model, random_ids
+from contentrope.attention import api
+from tests.support import DRAW_AT_RANDOM, LEARNED, VARIANTS, lively_model, random_ids
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lru_cache.*")
 
@@ -23,7 +24,7 @@ def gradients(model: cr.Transformer, logits: torch.Tensor) -> list[torch.Tensor]
     return list(torch.autograd.grad(logits.square().sum(), list(model.parameters())))
 
 
-@pytest.mark.parametrize("scheme", [name for name in VARIANTS if name not in schemes.DRAW_AT_RANDOM])
+@pytest.mark.parametrize("scheme", [name for name in VARIANTS if name not in DRAW_AT_RANDOM])
 def test_one_graph_serves_all_boundaries_with_equal_gradients(scheme: str) -> None:
     model = lively_model(scheme, backend="reference")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -41,7 +42,7 @@ def test_one_graph_serves_all_boundaries_with_equal_gradients(scheme: str) -> No
 @pytest.mark.parametrize("options", [{}, LEARNED], ids=["plain", "learned"])
 def test_flex_traces_into_one_graph(options: dict[str, object], seq: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU the kernel itself is only emulated, and forward only."""
-    monkeypatch.setattr(flex, "_refuse_what_flex_cannot_do", lambda *_: None)
+    monkeypatch.setitem(api.REGISTERED, "flex", replace(api.REGISTERED["flex"], runs_on=None))
     model = lively_model("content", dtype=torch.float32, max_unit_length=50, options=options, backend="flex")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):

@@ -21,21 +21,21 @@ OPTIONAL = (
 
 # Lowest first. A module may import from lower layers and from its own.
 LAYERS = (
-    {"errors", "checks", "config", "files", "outputs", "sealed", "version"},
+    {"config", "devices", "errors", "files", "outputs", "sealed", "version"},
     {"rotary", "stacked", "units"},
     {"kernels"},
     {"address", "anchors", "attention", "cache", "parallel"},
-    {"frames"},
+    {"context"},
     {"schemes"},
     {"model"},
     {"generation", "checkpoint", "inspection"},
     {"public"},
-    {"corpora", "facts", "results"},
+    {"corpora", "results", "text_model"},
     {"training"},
-    {"experiments", "hf", "reports"},
+    {"evaluation", "hf"},
     {"cli"},
 )
-ABOVE_THE_CORE = {"corpora", "facts", "results", "training", "experiments", "hf", "reports", "cli"}
+ABOVE_THE_CORE = {"corpora", "results", "text_model", "training", "evaluation", "hf", "cli"}
 
 
 def run_fresh(program: str) -> str:
@@ -123,7 +123,7 @@ def test_importing_the_library_imports_nothing_above_the_core() -> None:
     assert not parts & ABOVE_THE_CORE
 
 
-@pytest.mark.parametrize("module", ["contentrope", "contentrope.cli", "contentrope.reports"])
+@pytest.mark.parametrize("module", ["contentrope", "contentrope.cli"])
 def test_torch_is_not_imported_before_it_is_needed(module: str) -> None:
     assert "torch" not in modules_after(f"import {module}")
 
@@ -196,6 +196,13 @@ def test_imports_go_downwards(module: str) -> None:
         assert same_part or layer_of(imported) <= layer_of(module), f"{module} imports {imported} from above"
 
 
+def test_the_library_imports_no_experiment() -> None:
+    """They are not installed with it."""
+    for module, path in own_modules().items():
+        names = imported_names(ast.parse(path.read_text()), module, path.name == "__init__.py")
+        assert not [name for name in names if name.partition(".")[0] == "experiments"], module
+
+
 def test_only_the_entry_points_import_the_public_package() -> None:
     """``import contentrope`` inside the library would import everything, whatever the layer."""
     for module, path in own_modules().items():
@@ -203,7 +210,7 @@ def test_only_the_entry_points_import_the_public_package() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 imports |= {alias.name for alias in node.names}
-        assert "contentrope" not in imports or layer_of(module) >= layer_of("experiments"), module
+        assert "contentrope" not in imports or layer_of(module) >= layer_of("hf"), module
 
 
 def test_neighbours_in_a_layer_do_not_import_each_other_in_circles() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 import contentrope as cr
 from contentrope import schemes
 from contentrope.rotary import PositionRotations, Rotation, rotation_of
-from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
+from tests.support import DRAW_AT_RANDOM, KNOW_MEMORY, TERMINATOR, VOCABULARY, lively_model, random_ids
 
 READER = 10
 PAPER = {"vocab_size": 65, "dim": 128, "layers": 4, "heads": 4, "terminators": (0,)}
@@ -125,8 +125,8 @@ def attention_by_hand(
                     continue
                 k, k_rest = as_numbers(key[kv_head, s], config)
                 angle = turn_between(reader, read, addresses, kv_head, frequencies[kv_head])
-                turned = (q.conj() * torch.polar(torch.ones_like(angle), angle) * k).real.sum()
-                score = (turned + q_rest @ k_rest) / math.sqrt(config.head_dim)
+                rotated = (q.conj() * torch.polar(torch.ones_like(angle), angle) * k).real.sum()
+                score = (rotated + q_rest @ k_rest) / math.sqrt(config.head_dim)
                 log_units = 0.0 if reader.memory else math.log(max(reader.unit, 1))
                 score = score * (1 + beta[head] * log_units)
                 if read.unit != reader.unit:
@@ -207,7 +207,7 @@ def test_every_gradient_is_that_of_the_definition(name: str) -> None:
         torch.testing.assert_close(ours, by_hand, rtol=1e-9, atol=1e-9, msg=lambda m, n=parameter_name: f"{n}: {m}")
 
 
-# --- sizes and first weights -----------------------------------------------------------------------------------
+# --- sizes and initialisation -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", schemes.names())
@@ -269,7 +269,7 @@ def test_the_frequencies_of_a_bfloat16_model_stay_exact() -> None:
 
 
 # Those that draw at random take another seed for every row.
-@pytest.mark.parametrize("scheme", sorted(set(schemes.names()) - set(schemes.DRAW_AT_RANDOM)))
+@pytest.mark.parametrize("scheme", sorted(set(schemes.names()) - set(DRAW_AT_RANDOM)))
 def test_rows_of_a_batch_do_not_see_each_other(scheme: str) -> None:
     model, ids = lively_model(scheme), random_ids(3, 30)
     alone = torch.cat([model(row[None]) for row in ids])
@@ -288,7 +288,7 @@ def test_int32_ids_do_as_well_and_one_token_is_enough(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", schemes.names())
 def test_gradients_reach_every_parameter(scheme: str) -> None:
-    learned = {"options": {"learn_competition": True}} if scheme in schemes.KNOW_MEMORY else {}
+    learned = {"options": {"learn_competition": True}} if scheme in KNOW_MEMORY else {}
     model, ids = lively_model(scheme, **learned), random_ids(2, 60)
     F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
     for name, parameter in model.named_parameters():
@@ -298,7 +298,7 @@ def test_gradients_reach_every_parameter(scheme: str) -> None:
         if name.endswith("query_key_value.bias"):
             query, key, value = grad.chunk(3)
             if scheme in ("nope", "alibi"):
-                # Where keys do not turn, their bias adds one number to all scores of a query: softmax ignores it.
+                # Where keys do not rotate, their bias adds one number to all scores of a query: softmax ignores it.
                 assert key.abs().max() < 1e-12, name
                 grad = torch.cat((query, value))
         assert grad.flatten(1 if grad.ndim > 1 else 0).abs().amax(-1).min() > 0, name
@@ -320,7 +320,7 @@ def test_dropout_acts_in_training_only(scheme: str, kind: str) -> None:
     dropped = run(model, 1)
     assert not torch.allclose(dropped, run(without, 1))
     assert torch.equal(dropped, run(model, 1)), "torch.manual_seed governs dropout"
-    if scheme not in schemes.DRAW_AT_RANDOM:
+    if scheme not in DRAW_AT_RANDOM:
         assert not torch.allclose(dropped, run(model, 2))
     if scheme != "random":  # which draws its angles anew in training
         without.train()

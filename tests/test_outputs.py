@@ -17,8 +17,8 @@ import pytest
 
 from contentrope import files
 from contentrope.errors import InputError, WriteError
-from contentrope.files import append_line, begin_log, require_own, write_folder, write_whole
-from contentrope.outputs import HIDDEN, OutputFolder, require_result
+from contentrope.files import HIDDEN, append_line, begin_log, require_own, write_folder, write_whole
+from contentrope.outputs import OutputFolder, require_result
 
 
 def model(content: str, *more: str) -> Callable[[Path], None]:
@@ -309,7 +309,8 @@ def test_killed_at_any_moment_the_next_run_goes_on(out: Path, moment: str) -> No
     program = """
     import os, signal, sys
     from contentrope import files
-    from contentrope.outputs import OutputFolder, Record
+    from contentrope.files import Record
+    from contentrope.outputs import OutputFolder
     from pathlib import Path
     target = os if sys.argv[2] == "os.replace" else Record
     name = sys.argv[2].removeprefix("os.")

@@ -36,8 +36,8 @@ def turned_as_complex(x: Tensor, angles: Tensor, layout: str) -> Tensor:
         numbers = torch.complex(rotating[..., :pairs], rotating[..., pairs:])
     else:
         numbers = torch.view_as_complex(rotating.unflatten(-1, (pairs, 2)).contiguous())
-    turned = numbers * torch.polar(torch.ones_like(angles), angles)
-    parts = torch.view_as_real(turned)
+    rotated = numbers * torch.polar(torch.ones_like(angles), angles)
+    parts = torch.view_as_real(rotated)
     if layout == "half":
         parts = parts.transpose(-1, -2)
     return torch.cat((parts.flatten(-2), rest), dim=-1)
@@ -56,16 +56,16 @@ def test_rotate_is_complex_multiplication(layout: str, heads_of_angles: int, pai
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dimensions_beyond_the_pairs_pass_through_to_the_bit(layout: str) -> None:
     x = normal(1, 4, 2, 9).bfloat16()
-    turned = rotate(x, rotation_of(normal(1, 4, 2, 3).float()), layout)
-    assert torch.equal(turned[..., 6:], x[..., 6:])
-    assert not (turned[..., :6] == x[..., :6]).any()
+    rotated = rotate(x, rotation_of(normal(1, 4, 2, 3).float()), layout)
+    assert torch.equal(rotated[..., 6:], x[..., 6:])
+    assert not (rotated[..., :6] == x[..., :6]).any()
 
 
 @given(seed=st.integers(0, 10**6), layout=st.sampled_from(LAYOUTS), pairs=st.integers(1, 4))
 def test_the_norm_is_kept(seed: int, layout: str, pairs: int) -> None:
     x = normal(1, 3, 2, 8, seed=seed)
-    turned = rotate(x, rotation_of(100 * normal(1, 3, 2, pairs, seed=seed + 1)), layout)
-    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-14, atol=0)
+    rotated = rotate(x, rotation_of(100 * normal(1, 3, 2, pairs, seed=seed + 1)), layout)
+    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1), rtol=1e-14, atol=0)
 
 
 @given(seed=st.integers(0, 10**6), layout=st.sampled_from(LAYOUTS))
@@ -80,11 +80,11 @@ def test_composing_rotations_adds_their_angles(seed: int, layout: str) -> None:
 
 
 def test_a_score_depends_on_the_difference_of_positions_only() -> None:
-    turns = PositionRotations(inverse_frequencies(RotaryConfig(), 1, 8))
+    rotations = PositionRotations(inverse_frequencies(RotaryConfig(), 1, 8))
     query, key = normal(1, 1, 1, 8), normal(1, 1, 1, 8, seed=1)
 
     def score(query_position: int, key_position: int) -> Tensor:
-        at = [turns.at(torch.tensor([[p]]), torch.float64, bound=1 << 17) for p in (query_position, key_position)]
+        at = [rotations.at(torch.tensor([[p]]), torch.float64, bound=1 << 17) for p in (query_position, key_position)]
         return (rotate(query, at[0]) * rotate(key, at[1])).sum()
 
     torch.testing.assert_close(score(10, 3), score(90_010, 90_003), rtol=0, atol=1e-10)
@@ -158,10 +158,10 @@ def test_tables_grow_and_stay_exact() -> None:
 
 
 def test_each_dtype_has_its_own_table_rounded_once_from_float64() -> None:
-    turns = PositionRotations(inverse_frequencies(RotaryConfig(), heads=1, head_dim=8))
+    rotations = PositionRotations(inverse_frequencies(RotaryConfig(), heads=1, head_dim=8))
     positions = torch.arange(900, 1000)[None]
-    exact = turns.at(positions, torch.float64, bound=1000)
-    narrow = turns.at(positions, torch.float32, bound=1000)
+    exact = rotations.at(positions, torch.float64, bound=1000)
+    narrow = rotations.at(positions, torch.float32, bound=1000)
     assert torch.equal(narrow.cos, exact.cos.float())
     assert torch.equal(narrow.sin, exact.sin.float())
 

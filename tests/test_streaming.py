@@ -1,4 +1,4 @@
-"""Reading in chunks through a cache gives what reading all at once gives, for every scheme and every chunking."""
+"""Chunked prefill and decoding give what one forward pass gives, for every scheme and every chunking."""
 
 from __future__ import annotations
 
@@ -14,9 +14,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contentrope as cr
-from contentrope.frames.addressed import Reading
-from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS
-from tests.support import ANCHORED, TERMINATOR, VARIANTS, VOCABULARY, in_chunks, lively_model, random_ids
+from contentrope.context.addressed import Reading
+from tests.support import (
+    ANCHORED,
+    DRAW_AT_RANDOM,
+    KNOW_MEMORY,
+    READ_UNITS,
+    TERMINATOR,
+    VARIANTS,
+    VOCABULARY,
+    in_chunks,
+    lively_model,
+    random_ids,
+)
 
 TOLERANCE = 1e-12
 """Of logits of about 4. Rounding grows with the weights: tests/fuzz measures by how much."""
@@ -250,7 +260,7 @@ def test_any_chunking_of_any_units_streams(
     check_streams(model, ids, sizes, **masks)
 
 
-# --- what the device is asked ---
+# --- GPU syncs ---
 
 
 @pytest.mark.parametrize("scheme", ADDRESSED)
@@ -278,7 +288,7 @@ def test_a_token_that_ends_no_unit_is_known_by_its_id_alone(scheme: str, rows: i
     ordinary = next(i for i in range(VOCABULARY) if i not in model.config.terminators)
     cache = model.new_cache(rows)
     model(torch.full((rows, 5), ordinary), cache=cache)
-    model(torch.full((rows, 1), ordinary), cache=cache)  # where the open unit began is asked here
+    model(torch.full((rows, 1), ordinary), cache=cache)  # where the open unit began is read back here
     times = []
     for token in (ordinary, model.config.terminators[0], ordinary):
         with Asked() as asked:
@@ -311,7 +321,7 @@ def test_how_long_the_open_unit_is_is_asked_once_after_a_long_text(scheme: str, 
 def test_a_unit_that_is_known_to_be_completed_whole_is_read_as_any_other(
     prompt: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the last bit, and so is what is remembered of it."""
+    """To the last bit, and so is the cache."""
     model, ids = lively_model("content", max_unit_length=6, options=options), random_ids(1, 40)
     whole = []
     known = Reading.completes_all

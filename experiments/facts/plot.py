@@ -8,7 +8,8 @@ from typing import Any
 
 from experiments import drawing
 from experiments.drawing import FAINT, Plot
-from experiments.facts.inside import address_figure, attention_figures
+from experiments.facts import CONDITIONS, KINDS, NAMES, ROWS
+from experiments.facts.inside import address_figure, attention_figure
 from experiments.results import (
     Results,
     cost_table,
@@ -22,9 +23,6 @@ from experiments.results import (
 )
 from experiments.tables import Cell, Measured, Table, by_column, compared, measured, number, paper
 
-CONDITIONS, KINDS, NAMES = ("single fact", "same entities", "same relation"), ("chain2", "chain3"), ("train", "test")
-GROUPS = tuple(product(CONDITIONS, KINDS))
-ROWS = tuple(", ".join(parts) for parts in product(CONDITIONS, KINDS, NAMES))
 HIT, PERPLEXITY = "hit5", "perplexity"
 DECIMALS = {HIT: 3, PERPLEXITY: None}
 WORDS = {HIT: "Hit@5", PERPLEXITY: "Perplexity"}
@@ -38,6 +36,7 @@ CAPTIONS = {
 ENOUGH = 0.90
 """The hit@5 from which on retrieval counts as working."""
 EXPONENTS, DISTRACTORS, ORDER = "Other exponents", "More distractors", "The order of the facts"
+GROUPS = list(product(CONDITIONS, KINDS))
 LANE, LEAST_GROUP, FILLED = 0.125, 0.45, 0.8
 """Inches for each variant in a group, for a group at least, and the share of a group that its marks take."""
 ITS_OWN = "its own"
@@ -45,44 +44,35 @@ ITS_OWN = "its own"
 
 # --- the paper -----------------------------------------------------------------------------------------------------
 
-WEAK, STRONG = 2.0**-8, 2.0**-2
-"""The slopes of its two ALiBi models, which it prints as .004 and .25."""
-PAPER_MODELS = ("rope", f"alibi {WEAK}", f"alibi {STRONG}", "content")
-PAPER_NAMES, PAPER_DISTRACTORS, PAPER_FACTS = (3000, 100), 4, [1, 1]
-_HITS = (
-    (1.000, 0.112, 0.959, 1.000), (0.916, 0.029, 0.653, 0.898),
-    (0.957, 0.008, 0.825, 1.000), (0.728, 0.000, 0.382, 0.800),
-    (1.000, 0.250, 0.871, 1.000), (0.964, 0.102, 0.628, 0.970),
-    (0.696, 0.014, 0.510, 1.000), (0.603, 0.000, 0.245, 0.878),
-    (0.323, 0.029, 0.034, 0.665), (0.208, 0.010, 0.015, 0.523),
-    (0.042, 0.001, 0.003, 0.366), (0.016, 0.000, 0.002, 0.190),
-)  # fmt: skip
-_PERPLEXITIES = (
-    (1.13, 15.22, 1.47, 1.09), (1.70, 59.05, 3.20, 1.70),
-    (1.28, 14.44, 1.49, 1.22), (2.23, 58.36, 3.60, 2.01),
-    (1.17, 10.63, 1.80, 1.08), (1.43, 22.86, 3.57, 1.36),
-    (2.17, 15.24, 2.14, 1.22), (3.03, 31.33, 4.66, 1.68),
-    (2.90, 23.37, 21.74, 2.13), (6.32, 46.70, 384.65, 3.83),
-    (7.88, 28.00, 16.13, 2.17), (26.38, 50.41, 375.92, 5.51),
-)  # fmt: skip
+_COLUMNS = {
+    HIT: {
+        "rope": (1.000, 0.916, 0.957, 0.728, 1.000, 0.964, 0.696, 0.603, 0.323, 0.208, 0.042, 0.016),
+        "alibi 0.00390625": (0.112, 0.029, 0.008, 0.000, 0.250, 0.102, 0.014, 0.000, 0.029, 0.010, 0.001, 0.000),
+        "alibi 0.25": (0.959, 0.653, 0.825, 0.382, 0.871, 0.628, 0.510, 0.245, 0.034, 0.015, 0.003, 0.002),
+        "content": (1.000, 0.898, 1.000, 0.800, 1.000, 0.970, 1.000, 0.878, 0.665, 0.523, 0.366, 0.190),
+    },
+    PERPLEXITY: {
+        "rope": (1.13, 1.70, 1.28, 2.23, 1.17, 1.43, 2.17, 3.03, 2.90, 6.32, 7.88, 26.38),
+        "alibi 0.00390625": (15.22, 59.05, 14.44, 58.36, 10.63, 22.86, 15.24, 31.33, 23.37, 46.70, 28.00, 50.41),
+        "alibi 0.25": (1.47, 3.20, 1.49, 3.60, 1.80, 3.57, 2.14, 4.66, 21.74, 384.65, 16.13, 375.92),
+        "content": (1.09, 1.70, 1.22, 2.01, 1.08, 1.36, 1.22, 1.68, 2.13, 3.83, 2.17, 5.51),
+    },
+}  # fmt: skip
 PAPER: dict[str, dict[str, dict[str, float]]] = {
-    metric: {model: dict(zip(ROWS, column, strict=True)) for model, column in zip(PAPER_MODELS, columns, strict=True)}
-    for metric, columns in ((HIT, zip(*_HITS, strict=True)), (PERPLEXITY, zip(*_PERPLEXITIES, strict=True)))
+    metric: {model: dict(zip(ROWS, column, strict=True)) for model, column in by_model.items()}
+    for metric, by_model in _COLUMNS.items()
 }
-"""Its table of complete results: by metric, model and row."""
+"""Its table of complete results, by metric, model and row; it prints the slopes of its ALiBi models as .004 and .25."""
 
 
 def paper_scores(results: Results, variant: str, metric: str = HIT) -> Mapping[str, float]:
     """By row, for what ``variant`` repeats on the same task; empty where the paper has none."""
     corpus, config = results["corpus"], results["config"]
-    names = corpus.get("names"), corpus.get("test_names")
-    alike = names == PAPER_NAMES and config.get("distractors") == PAPER_DISTRACTORS
-    if not alike or config.get("facts") != PAPER_FACTS:
-        return {}
+    task = corpus.get("names"), corpus.get("test_names"), config.get("distractors"), config.get("facts")
     scheme, options = scheme_and_options(variant)
     if scheme == "alibi" and set(options) == {"slopes"}:
-        return PAPER[metric].get(f"alibi {options['slopes'].strip('[]')}", {})
-    return {} if options else PAPER[metric].get(scheme, {})
+        scheme, options = f"alibi {options['slopes'].strip('[]')}", {}
+    return {} if options or task != (3000, 100, 4, [1, 1]) else PAPER[metric].get(scheme, {})
 
 
 # --- tables --------------------------------------------------------------------------------------------------------
@@ -143,10 +133,8 @@ def _by_row(
         cells = compared(ours, most=metric == HIT, decimals=decimals)
         line = [Cell(row)]
         for name in found:
-            line += [
-                cells.get(name, Cell("")),
-                *([paper(theirs[name][row], decimals or 2)] if theirs.get(name) else []),
-            ]
+            printed = [paper(theirs[name][row], decimals or 2)] if theirs.get(name) else []
+            line += [cells.get(name, Cell("")), *printed]
         rows += [line] if cells else []
     return [head for name in found for head in ([name, "paper"] if theirs.get(name) else [name])], rows
 
@@ -156,18 +144,17 @@ def scaling_table(results: Results, metric: str = HIT) -> Table | None:
     counts = keys(results, "scaling")
     rows = []
     for kind in KINDS:
-        found = {n: _by_variant(results, "scaling", n, kind, metric) for n in counts}
-        cells = {n: compared(found[n], most=metric == HIT, decimals=DECIMALS[metric]) for n in counts}
+        columns = []
+        for n in counts:
+            found = {name: numbers(results, name, "scaling", n, kind, metric) for name in variants(results)}
+            there = {name: value for name, value in found.items() if value is not None}
+            columns.append(compared(there, most=metric == HIT, decimals=DECIMALS[metric]))
         for name in variants(results):
-            if any(name in cells[n] for n in counts):
-                rows.append([Cell(f"{kind}, {name}"), *(cells[n].get(name, Cell("")) for n in counts)])
+            if any(name in cells for cells in columns):
+                rows.append([Cell(f"{kind}, {name}"), *(cells.get(name, Cell("")) for cells in columns)])
     head = [f"{WORDS[metric]} by distractors", *(f"{int(n):,}" for n in counts)]
     caption = f"{WORDS[metric]} among more facts of the same relation, names not seen in training."
     return Table(head, rows, DISTRACTORS, caption) if rows else None
-
-
-def _by_variant(results: Results, *path: str) -> dict[str, Measured]:
-    return {name: found for name in variants(results) if (found := numbers(results, name, *path)) is not None}
 
 
 def order_table(results: Results) -> Table | None:
@@ -176,16 +163,11 @@ def order_table(results: Results) -> Table | None:
     for name in variants(results):
         if parts := [part for part in values(results, name, "order") if part]:
             exact = [part["largest_change_float64"] for part in parts if "largest_change_float64" in part]
-            rows.append(
-                {
-                    "": name,
-                    "examples a run": f"{parts[0]['examples']:,}",
-                    "orders of each": f"{parts[0]['permutations']:,}",
-                    "answers changed, %": measured([100 * part["answers_changed"] for part in parts]).text(1),
-                    "largest change of a logit": _change(max(part["largest_change"] for part in parts)),
-                    "in float64": _change(max(exact)) if exact else "",
-                }
-            )
+            row = {"": name, "examples a run": f"{parts[0]['examples']:,}"}
+            row["orders of each"] = f"{parts[0]['permutations']:,}"
+            row["answers changed, %"] = measured([100 * part["answers_changed"] for part in parts]).text(1)
+            row["largest change of a logit"] = _change(max(part["largest_change"] for part in parts))
+            rows.append(row | {"in float64": _change(max(exact)) if exact else ""})
     return by_column(rows, ORDER, "The same facts before the same sentence, in another order.") if rows else None
 
 
@@ -198,8 +180,8 @@ def _change(value: float) -> str:
 
 
 def figures(results: Results) -> list[Plot]:
-    found = [hit_figure(results), scaling_figure(results), loss_figure(results)]
-    found += [*attention_figures(results), address_figure(results)]
+    kinds = hit_figure, scaling_figure, loss_figure, attention_figure, address_figure
+    found = [draw(results) for draw in kinds]
     return [plot for plot in found if plot is not None]
 
 
@@ -208,7 +190,7 @@ def hit_figure(results: Results) -> Plot | None:
     found = {name: by_row for name in variants(results) if (by_row := scores(results, name))}
     if not found:
         return None
-    styles, theirs = drawing.looks(list(found)), {name: paper_scores(results, name) for name in found}
+    styles, theirs = drawing.styles_of(list(found)), {name: paper_scores(results, name) for name in found}
     height = len(GROUPS) * max(LANE * len(styles), LEAST_GROUP) + 0.3
     figure, panels = drawing.canvas(height, list(styles), columns=2, sharex=True, sharey=True)
     for axes, names, words in zip(panels, NAMES, ("names seen in training", "names not seen"), strict=True):
@@ -218,11 +200,11 @@ def hit_figure(results: Results) -> Plot | None:
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         drawing.bands(axes.axhspan, len(GROUPS))
-        for place, (name, look) in enumerate(styles.items()):
+        for place, (name, style) in enumerate(styles.items()):
             lane = FILLED * ((place + 0.5) / len(styles) - 0.5)
-            drawing.draw(axes, _lanes(found[name], names, lane), look, across=True, line=False)
+            drawing.draw(axes, _lanes(found[name], names, lane), style, across=True, line=False)
             printed = _lanes(theirs[name], names, lane)
-            axes.plot(list(printed.values()), list(printed), **look.drawn(hollow=True))
+            axes.plot(list(printed.values()), list(printed), **style.drawn(hollow=True))
     drawing.legend(figure, styles, paper=any(theirs.values()), line=False)
     return Plot("hits", f"{WORDS[HIT]} by row", "Hit@5 by condition, kind and names, one mark per variant.", figure)
 
@@ -257,9 +239,8 @@ def loss_figure(results: Results) -> Plot | None:
     for name in variants(results):
         told = [dict(losses) for losses in values(results, name, "losses") if losses]
         alike = [curve for curve in told if list(curve) == list(told[0])]
-        means = (
-            {step: measured([measured([curve[step] for curve in alike]).mean]) for step in alike[0]} if alike else {}
-        )
+        steps = alike[0] if alike else ()
+        means = {step: measured([measured([curve[step] for curve in alike]).mean]) for step in steps}
         curves |= {name: found} if (found := drawing.finite(means)) else {}
     heights = [value.mean for curve in curves.values() for value in curve.values() if value.mean > 0]
     if not heights:

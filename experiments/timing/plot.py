@@ -138,7 +138,7 @@ def _measured(results: Results, row: str, *path: str) -> dict[str, str]:
 
 def figures(results: Results) -> list[Plot]:
     """Overhead by size, a panel per acceleration, the paper's as hollow marks, targets as dashed lines."""
-    rows, styles = variants(results), drawing.looks(schemes(results))
+    rows, styles = variants(results), drawing.styles_of(schemes(results))
     panels = {
         acceleration: {
             scheme: drawing.finite({at: overhead(results, row, acceleration, scheme) for at, row in enumerate(rows)})
@@ -154,9 +154,9 @@ def figures(results: Results) -> list[Plot]:
     for axes, (acceleration, found) in zip(all_axes, panels.items(), strict=True):
         axes.set_title(f"{TITLES[acceleration]}: overhead, %{dashed}", fontsize=10, loc="left")
         drawing.bands(axes.axvspan, len(rows))
-        for place, (scheme, look) in enumerate(styles.items()):
+        for place, (scheme, style) in enumerate(styles.items()):
             lane = LANES * ((place + 0.5) / len(styles) - 0.5)
-            drawing.draw(axes, {at + lane: value for at, value in found[scheme].items()}, look, line=False)
+            drawing.draw(axes, {at + lane: value for at, value in found[scheme].items()}, style, line=False)
         _prepare(axes, results, rows)
     drawing.legend(figure, styles, paper=any(row in PAPER for row in rows), line=False)
     return [Plot("overheads", next(TITLES[name] for name in panels), "Overhead over RoPE by size.", figure)]

@@ -1,7 +1,7 @@
 """Addresses of completed units: from their content, at random (the paper's control), or none.
 
 The content address of a unit e is ``W LN(z_e)``, one angle per rotary pair and key/value head, where the descriptor
-``z_e`` is the mean over the unit of its input embeddings, each turned by its local rotation. Cost O(tokens x dim).
+``z_e`` is the mean over the unit of its input embeddings, each rotated by its local position. Cost O(tokens x dim).
 
 Shapes: slots are the units one call touches, in order; a call of T tokens touches at most T.
 """
@@ -87,7 +87,7 @@ def _(x: Tensor, slot: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], x.shape[1] + 1, x.shape[2])
 
 
-def _remember_slot(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+def _keep_slot(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(inputs[1])
 
 
@@ -96,7 +96,7 @@ def _spread(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return grad.gather(1, slot[..., None].expand(-1, -1, grad.shape[-1])), None
 
 
-sum_runs.register_autograd(_spread, setup_context=_remember_slot)
+sum_runs.register_autograd(_spread, setup_context=_keep_slot)
 
 
 class ContentAddress(nn.Module):
@@ -148,8 +148,8 @@ def random_angles(
     key = hashed(seed[:, None] + hashed(unit))
     counters = torch.arange(2 * heads * pairs, device=unit.device)
     uniform = to_unit_interval(hashed(key[..., None] + hashed(counters)))
-    radius, turn = uniform.chunk(2, dim=-1)
-    normal = (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * turn)
+    radius, angle = uniform.chunk(2, dim=-1)
+    normal = (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)
     return normal.unflatten(-1, (heads, pairs))
 
 
@@ -161,7 +161,8 @@ def random_ranks(seed: Int[Tensor, "batch"], count: int) -> Float[Tensor, "batch
 
 def hashed(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     """A 63-bit integer hash (multiply, xor-shift); int64 products wrap around."""
-    return _hash_in_one_operator(x) if torch.compiler.is_compiling() else _hash(x)
+    # One operator for the compiler, which would count in int32: the constants do not fit into that.
+    return _hash_operator(x) if torch.compiler.is_compiling() else _hash(x)
 
 
 def _hash(x: Tensor) -> Tensor:
@@ -171,15 +172,8 @@ def _hash(x: Tensor) -> Tensor:
     return x ^ (x >> 31)
 
 
-@torch.library.custom_op("contentrope::hash", mutates_args=(), schema="(Tensor x) -> Tensor")
-def _hash_in_one_operator(x: Tensor) -> Tensor:
-    """For the compiler, which would count in int32: the constants do not fit into that."""
-    return _hash(x)
-
-
-@_hash_in_one_operator.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
+_hash_operator = torch.library.custom_op("contentrope::hash", _hash, mutates_args=(), schema="(Tensor x) -> Tensor")
+_hash_operator.register_fake(torch.empty_like)
 
 
 def to_unit_interval(hashed: Int[Tensor, "..."]) -> Float[Tensor, "..."]:

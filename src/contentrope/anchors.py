@@ -2,8 +2,8 @@
 
 A head anchored d units back reads the unit d before the open one as if the open one continued it: at that unit's
 address, with positions counted from its start. It is ordinary RoPE between those two units, over d + 1 units at most.
-Every other unit it sees turned by how its address differs from the anchor's. Nothing grows with the context. Attention
-is told only, if at all, that competition spares the units in between.
+Every other unit it sees rotated by how its address differs from the anchor's. Nothing grows with the context. To
+attention nothing changes, but that competition may spare the units in between.
 
 Shapes: slots are the units that a call touches, the first of them open before it; kv_heads and pairs as in attention.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from contentrope.errors import InputError, quoted
 
 FARTHEST = 1024
-"""Units: as many are remembered by a cache, and gone through one by one."""
+"""Units: a cache keeps as many, and each call goes through them one by one."""
 
 
 class UnitsBefore(NamedTuple):
@@ -64,7 +64,7 @@ class Anchors:
         first: Int[Tensor, "batch 1"],
         frequency: Float[Tensor, "heads pairs"],
     ) -> Float[Tensor, "batch slots kv_heads pairs"]:
-        """What the unit of every slot carries while it is open: the address of its anchor, turned on by as many
+        """What the unit of every slot carries while it is open: the address of its anchor, rotated on by as many
         positions as there are tokens from there to its start.
 
         ``units`` are ``reach`` completed ones and those of the slots but the last; ``first`` is the number of slot 0;

@@ -1,4 +1,4 @@
-"""What a model remembers of the tokens read so far: keys and values per layer, facts per column.
+"""The KV cache: keys and values per layer, and facts per column of the tokens read so far.
 
 A *column* is one step of the batch; rows may hold padding there. Keys of completed units are stored addressed, keys
 of the open unit local; when a unit completes its keys are re-addressed once, in place, and values never change. All
@@ -9,7 +9,6 @@ Shapes: batch, columns (capacity: room, doubled when used up), kv_heads, head_di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ class CacheShape(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamState:
-    """What the next token needs to know, per row. Never written in place: a failed call changes nothing."""
+    """What the next token depends on, per row. Never written in place: a failed call changes nothing."""
 
     tokens: Int[Tensor, "batch"]
     """Tokens read, padding not counted."""
@@ -84,15 +83,15 @@ class Cache:
         self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
         self.facts[FIELDS.index("valid")] = 1
         self.angles: dict[str, Tensor] = {}
-        """Per column of a completed unit: "turned", by what its stored key was turned when the unit was completed, and
-        for schemes that look it up again the unit's "address"."""
+        """Per column of a completed unit: "rotated", by what its stored key was rotated when the unit was completed,
+        and for schemes that look it up again the unit's "address"."""
         self.extras: dict[tuple[str, int], Tensor] = {}
         """By name and layer, what a scheme keeps of every column beside its key and value; sized as they are."""
         self.derived: dict[int, Tensor] = {}
         """By layer, what a scheme computed from all columns so far. Rolling back drops it: to be computed anew."""
 
     def _hold_keys(self, keys: Float[Tensor, "layers batch kv_heads capacity head_dim"]) -> None:
-        """All layers in one tensor, so that a completed unit's keys are turned at once; views of it by layer."""
+        """All layers in one tensor, so that a completed unit's keys are rotated at once; views of it by layer."""
         self._all_keys = keys
         self.keys = [keys[layer] for layer in range(len(keys))]
 
@@ -138,7 +137,7 @@ class Cache:
         store[:, :, self.length : end] = columns
         return store[:, :, :end]
 
-    def turn_keys(self, begin: int, rotation: Rotation, layer: int | None = None) -> None:
+    def rotate_keys(self, begin: int, rotation: Rotation, layer: int | None = None) -> None:
         """Rotate the stored keys of the columns from ``begin`` that the rotation covers, in place, in all layers or
         in one of them."""
         self.interrupted = True
@@ -146,8 +145,8 @@ class Cache:
         window = keys[..., begin : begin + rotation.cos.shape[1], :]
         window.copy_(rotate(window.transpose(-3, -2), rotation, self.shape.pair_layout).transpose(-3, -2))
 
-    def remember_angles(self, begin: int, where: Bool[Tensor, "batch columns"] | None, **angles: Tensor) -> None:
-        """Note, where a unit was completed, the :attr:`angles` of these columns; None: in all of them."""
+    def keep_angles(self, begin: int, where: Bool[Tensor, "batch columns"] | None, **angles: Tensor) -> None:
+        """Store, where a unit was completed, the :attr:`angles` of these columns; None: in all of them."""
         for name, new in angles.items():
             if name not in self.angles:
                 self.angles[name] = new.new_zeros(self.batch_size, self.capacity, *new.shape[2:])
@@ -156,21 +155,20 @@ class Cache:
             addressed = self.fact("addressed", begin, begin + new.shape[1])
             addressed.fill_(1) if where is None else addressed.masked_fill_(where, 1)
 
-    def address_of(self, unit: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch kv_heads pairs"]:
-        """The remembered address of each row's completed unit of this number; zero where there is none."""
-        if "address" not in self.angles or not self.length:
-            return torch.zeros(len(unit), self.shape.kv_heads, self.shape.pairs, device=unit.device)
-        of_unit = (self.fact("unit") == unit) & self.fact("addressed").bool()
-        column = of_unit.long().argmax(1)
-        found = self.angles["address"][torch.arange(len(column), device=column.device), column]
-        return torch.where(of_unit.any(1)[:, None, None], found, 0.0)
-
-    def extent_of(self, unit: Int[Tensor, "batch 1"]) -> tuple[Int[Tensor, "batch 1"], Int[Tensor, "batch 1"]]:
-        """How many tokens each row's unit of this number has, and the column of the first."""
+    def find_unit(self, unit: Int[Tensor, "batch 1"]) -> UnitsBefore:
+        """Each row's completed unit of this number, alone; zeros where there is none."""
+        rows = torch.arange(len(unit), device=unit.device)
+        address = torch.zeros(len(unit), self.shape.kv_heads, self.shape.pairs, device=unit.device)
         if not self.length:
-            return torch.zeros_like(unit), torch.zeros_like(unit)
-        of_unit = (self.fact("unit") == unit) & self.fact("valid").bool()
-        return of_unit.sum(1, keepdim=True), of_unit.long().argmax(1, keepdim=True)
+            return UnitsBefore(address[:, None], address.new_zeros(unit.shape), torch.zeros_like(unit))
+        of_unit = self.fact("unit") == unit
+        if "address" in self.angles:
+            addressed = of_unit & self.fact("addressed").bool()
+            found = self.angles["address"][rows, addressed.long().argmax(1)]
+            address = torch.where(addressed.any(1)[:, None, None], found, 0.0)
+        tokens = (of_unit & self.fact("valid").bool()).long()
+        length, start = tokens.sum(1, keepdim=True).to(address.dtype), tokens.argmax(1, keepdim=True)
+        return UnitsBefore(address[:, None], length, start)
 
     def note(self, ids: Tensor, valid: Tensor | None, units: Units | None) -> None:
         """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""
@@ -212,7 +210,7 @@ class Cache:
     def truncate(self, length: int) -> None:
         """Forget all columns from ``length`` on, as if they had never been read.
 
-        A unit that was completed in the forgotten part is open again: its keys are turned back to what they were,
+        A unit that was completed in the forgotten part is open again: its keys are rotated back to what they were,
         which costs one rounding in the cache's dtype.
         """
         self._refuse_if_interrupted()
@@ -231,7 +229,7 @@ class Cache:
         self.interrupted = False
 
     def _reopen(self, length: int) -> None:
-        """Turn back the keys left of ``length`` whose unit ends at or after it."""
+        """Rotate back the keys left of ``length`` whose unit ends at or after it."""
         if not self.angles or not length:
             return
         unit, closes = self.fact("unit", 0, length), self.fact("closes", 0, length)
@@ -240,15 +238,16 @@ class Cache:
         if not bool(reopened.any()):
             return
         begin = int(reopened.any(0).nonzero()[0])
-        back = rotation_of(-self.angles["turned"][:, begin:length]).only_where(reopened[:, begin:])
-        self.turn_keys(begin, back)
+        back = rotation_of(-self.angles["rotated"][:, begin:length]).only_where(reopened[:, begin:])
+        self.rotate_keys(begin, back)
         self.fact("addressed", begin, length).masked_fill_(reopened[:, begin:], 0)
 
     def check(self, shape: CacheShape, ids: Int[Tensor, "batch seq"]) -> None:
         """Refuse a cache of another model, another batch, or one left half-written."""
         self._refuse_if_interrupted()
         if shape != self.shape:
-            named = [f"{n}: {a} here, {b} in the cache" for n, a, b in _unequal(shape, self.shape)]
+            fields = zip(CacheShape._fields, shape, self.shape, strict=True)
+            named = [f"{name}: {here} here, {there} in the cache" for name, here, there in fields if here != there]
             raise CacheError(f"this cache belongs to another model ({'; '.join(named)}); use model.new_cache()")
         if ids.shape[0] != self.batch_size:
             raise CacheError(f"the cache has {self.batch_size} rows, ids {ids.shape[0]}; make a new cache or reorder()")
@@ -258,9 +257,3 @@ class Cache:
     def _refuse_if_interrupted(self) -> None:
         if self.interrupted:
             raise CacheError("an earlier call with this cache did not finish; make a new one with model.new_cache()")
-
-
-def _unequal(ours: CacheShape, theirs: CacheShape) -> Iterator[tuple[str, object, object]]:
-    for name, here, there in zip(CacheShape._fields, ours, theirs, strict=True):
-        if here != there:
-            yield name, here, there

@@ -16,7 +16,7 @@ FrequencyLayout = Literal["per_head", "model_wide"]
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryConfig:
-    """How a head's dimensions are paired and how fast each pair turns.
+    """How a head's dimensions are paired and how fast each pair rotates.
 
     >>> RotaryConfig(fraction=0.5).pair_count(head_dim=32)
     8
@@ -78,11 +78,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "dim", "layers", "heads", "max_unit_length"):
-            _require_positive(name, getattr(self, name))
+            require_positive(name, getattr(self, name))
         if self.dim % self.heads:
             raise InputError(f"dim {self.dim} is not divisible by heads {self.heads}")
         if self.kv_heads is not None:
-            _require_positive("kv_heads", self.kv_heads)
+            require_positive("kv_heads", self.kv_heads)
             if self.heads % self.kv_heads:
                 raise InputError(f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}")
         for name in ("dropout", "attention_dropout"):
@@ -167,7 +167,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _require_positive(name: str, value: int) -> None:
+def require_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {quoted(value)}")
 

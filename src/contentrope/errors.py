@@ -22,7 +22,7 @@ class InputError(ValueError):
 
 
 class BackendError(RuntimeError):
-    """A backend was asked for something it cannot do, or its package is missing."""
+    """A backend cannot do this, or its package is missing."""
 
 
 class CacheError(RuntimeError):

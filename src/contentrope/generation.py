@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -75,11 +76,17 @@ def generate_stream(
     >>> [column.ids.shape for column in generate_stream(model, torch.tensor([[1, 2, 3]]), 2)]
     [torch.Size([1, 1]), torch.Size([1, 1])]
     """
-    _check(model, ids, valid, max_new_tokens, temperature, top_k, top_p)
-
-    def draw(logits: Tensor) -> Tensor:
-        return _sample(logits, temperature, top_k, top_p, generator)
-
+    if ids.ndim != 2 or not ids.shape[1]:
+        raise InputError(f"generation continues a prompt: ids must be (batch, at least 1), got {tuple(ids.shape)}")
+    if valid is not None and not bool(valid[:, -1].all()):
+        raise InputError("pad prompts on the left: the last column of valid must be True in every row")
+    if not (max_new_tokens >= 0 and temperature >= 0):
+        raise InputError(f"max_new_tokens {max_new_tokens} and temperature {temperature} must be 0 or more")
+    if top_k is not None and not top_k >= 1:
+        raise InputError(f"top_k must be at least 1, got {top_k}")
+    if top_p is not None and not 0.0 < top_p <= 1.0:
+        raise InputError(f"top_p must be in (0, 1], got {top_p}")
+    draw = partial(_sample, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
     return _columns(model, ids, valid, max_new_tokens, draw, stop_at_unit_end)
 
 
@@ -145,24 +152,3 @@ def keep_likely(
         mass_before = (ordered.cumsum(-1) - ordered) / ordered.sum(-1, keepdim=True)
         keep &= (mass_before < top_p) | (rank == 0)
     return torch.zeros_like(probability).scatter(-1, order, torch.where(keep, ordered, 0.0))
-
-
-def _check(
-    model: Transformer,
-    ids: Tensor,
-    valid: Tensor | None,
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-) -> None:
-    if ids.ndim != 2 or not ids.shape[1]:
-        raise InputError(f"generation continues a prompt: ids must be (batch, at least 1), got {tuple(ids.shape)}")
-    if valid is not None and not bool(valid[:, -1].all()):
-        raise InputError("pad prompts on the left: the last column of valid must be True in every row")
-    if not (max_new_tokens >= 0 and temperature >= 0):
-        raise InputError(f"max_new_tokens {max_new_tokens} and temperature {temperature} must be 0 or more")
-    if top_k is not None and not top_k >= 1:
-        raise InputError(f"top_k must be at least 1, got {top_k}")
-    if top_p is not None and not 0.0 < top_p <= 1.0:
-        raise InputError(f"top_p must be in (0, 1], got {top_p}")

@@ -1,4 +1,4 @@
-"""A look inside a model: what every token attends to, for any scheme and any backend.
+"""Attention weights of a model: what every token attends to, for any scheme and any backend.
 
 What attention returns is linear in the values. Given values that are 1 at one position and 0 at all others, it
 returns the weight of that position: no second formula of attention is needed.
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from contentrope.frames import Frame, Projected
+from contentrope.context import Context, Projected
 from contentrope.model import Transformer
 
 Weights = Float[Tensor, "batch heads seq seq"]
@@ -50,10 +50,10 @@ def attention_weights(
 
 
 class _Watched:
-    """A frame that also reads the weights of every layer off its own attention."""
+    """A context that also reads the weights of every layer off its own attention."""
 
-    def __init__(self, frame: Frame, found: dict[int, Weights]) -> None:
-        self.frame, self.found = frame, found
+    def __init__(self, context: Context, found: dict[int, Weights]) -> None:
+        self.context, self.found = context, found
 
     def attend(self, layer: int, hidden: Tensor, projected: Projected) -> Tensor:
         value = projected.value
@@ -63,16 +63,16 @@ class _Watched:
         for begin in range(0, positions, width):
             some = nn.functional.pad(at_position[:, begin : begin + width], (0, max(0, begin + width - positions)))
             seen = some[None, :, None].expand_as(value).contiguous()
-            read.append(self.frame.attend(layer, hidden, Projected(projected.query, projected.key, seen)))
+            read.append(self.context.attend(layer, hidden, Projected(projected.query, projected.key, seen)))
         self.found[layer] = torch.cat(read, dim=-1)[..., :positions].transpose(1, 2)
-        return self.frame.attend(layer, hidden, projected)
+        return self.context.attend(layer, hidden, projected)
 
 
 @contextmanager
 def _watched(model: Transformer, found: dict[int, Weights]) -> Iterator[None]:
     def watch(block: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        hidden, frame, layer = arguments
-        return hidden, _Watched(frame, found), layer
+        hidden, context, layer = arguments
+        return hidden, _Watched(context, found), layer
 
     handles = [block.register_forward_pre_hook(watch) for block in model.blocks]
     try:

@@ -6,7 +6,7 @@ Shapes: batch, seq, dim, heads (queries), kv_heads, head_dim, vocab.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from contentrope import parallel, schemes
 from contentrope.attention import BACKENDS, backend_name
 from contentrope.cache import Cache, CacheShape, StreamState
-from contentrope.checks import can_be_read
 from contentrope.config import ModelConfig
+from contentrope.context import Chunk, Context, Projected
 from contentrope.errors import BackendError, InputError
-from contentrope.frames import Chunk, Frame, Projected
+from contentrope.units.table import can_be_read, check_integers, check_masks
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -35,7 +35,7 @@ class Transformer(nn.Module):
     >>> model(torch.randint(0, 65, (2, 10))).shape
     torch.Size([2, 10, 65])
 
-    Continuing with a cache gives the same logits as reading all at once:
+    Chunked prefill with a cache gives the same logits as one forward pass:
 
     >>> ids = torch.randint(0, 65, (2, 10))
     >>> cache = model.new_cache(batch_size=2)
@@ -48,8 +48,8 @@ class Transformer(nn.Module):
         super().__init__()
         if backend != "auto" and backend not in BACKENDS:
             raise InputError(f"unknown backend {backend!r}; choose auto, {', '.join(BACKENDS)}")
-        if backend != "auto" and config.scheme not in schemes.KNOW_MEMORY:
-            addressed = ", ".join(schemes.KNOW_MEMORY)
+        if backend != "auto" and not schemes.kind(config.scheme).knows_memory_units:
+            addressed = ", ".join(schemes.names(knows_memory_units=True))
             raise InputError(f"scheme {config.scheme!r} reads by plain attention; backend= is for {addressed}")
         self.config = config
         self.backend = backend
@@ -72,23 +72,26 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         group: ProcessGroup | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
-        """``valid`` is False at padding; ``ends`` are the caller's unit ends instead of the terminators; a unit
-        whose first token is True in ``memory`` sees only itself. With a cache the tokens continue its rows, and no
-        gradients are recorded. The processes of a ``group`` share texts: the tokens of each follow those of the one
-        before it, and all must call, forward and backward. Gradients of weights are to be summed over them. Without a
+        """Logits of every token.
+
+        ``valid`` is False at padding; ``ends`` are the caller's unit ends instead of the terminators; a unit whose
+        first token is True in ``memory`` sees only itself. With a cache the tokens continue its rows, and no
+        gradients are recorded. Context parallelism: each rank of a ``group`` holds a contiguous slice of the texts,
+        in order, and all must call, forward and backward. Gradients of weights are to be summed over them. Without a
         group, as ``torch.distributed.group.WORLD`` is None before ``init_process_group``, a process reads alone.
         """
-        known = self._check(ids, valid, ends, memory)
+        masks = {"valid": valid, "ends": ends, "memory": memory}
+        self._check(ids, masks)
+        host_ids = self._check_vocabulary(ids)
         if group is not None:
             self._check_shared(cache)
-            share = parallel.share_of(group, ids, {"valid": valid, "ends": ends, "memory": memory})
-            return self._read(ids, valid, ends, memory, None, share=share)
+            return self._read(ids, masks, share=parallel.share_of(group, ids, masks))
         if cache is None:
-            return self._read(ids, valid, ends, memory, None)
+            return self._read(ids, masks)
         cache.check(self._cache_shape(), ids)
         cache.reserve(cache.length + ids.shape[1])
         with torch.no_grad():
-            return self._read(ids, valid, ends, memory, cache, known)
+            return self._read(ids, masks, cache=cache, host_ids=host_ids)
 
     def new_cache(self, batch_size: int, *, max_tokens: int | None = None) -> Cache:
         """An empty cache for this many rows. It grows by itself; ``max_tokens`` reserves the room at once."""
@@ -100,13 +103,12 @@ class Transformer(nn.Module):
     def _read(
         self,
         ids: Tensor,
-        valid: Tensor | None,
-        ends: Tensor | None,
-        memory: Tensor | None,
-        cache: Cache | None,
-        known: list[int] | None = None,
+        masks: dict[str, Tensor | None],
+        *,
+        cache: Cache | None = None,
+        host_ids: list[int] | None = None,
         share: parallel.Share | None = None,
-    ) -> Tensor:
+    ) -> Float[Tensor, "batch seq vocab"]:
         embedded = self.embedding(ids)
         if not ids.numel():
             return self.head(embedded)
@@ -115,29 +117,26 @@ class Transformer(nn.Module):
             ids=ids,
             embedded=embedded,
             embedding=self.embedding,
-            valid=valid,
-            ends=ends,
-            memory=memory,
+            **masks,
             cache=cache,
             state=cache.state if cache is not None else self._initial_state(len(ids)),
             backend=backend_name(self.backend, embedded, self.config.head_dim, cached=bool(cache or share)),
             share=share,
-            known=known,
+            host_ids=host_ids,
         )
-        frame = cast(schemes.Scheme, self.scheme).frame(chunk)
-        x = F.dropout(frame.embed(embedded), self.config.dropout, self.training)
+        context = self.scheme.context(chunk)
+        x = F.dropout(context.embed(embedded), self.config.dropout, self.training)
         for layer, block in enumerate(self.blocks):
-            x = block(x, frame, layer)
+            x = block(x, context, layer)
         logits = self.head(self.norm(x))
         # Last of all: a call that fails must not leave its tokens in the cache.
-        frame.commit()
+        context.commit()
         return logits
 
     def _initial_state(self, batch_size: int) -> StreamState:
         device = self.embedding.weight.device
         zeros = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        draws = self.config.scheme in schemes.DRAW_AT_RANDOM
-        seed = torch.randint(2**62, (batch_size,), device=device) if draws else zeros
+        seed = torch.randint(2**62, (batch_size,), device=device) if self.scheme.draws_at_random else zeros
         return StreamState(tokens=zeros, seed=seed)
 
     def _cache_shape(self) -> CacheShape:
@@ -152,52 +151,39 @@ class Transformer(nn.Module):
             dtype=self.embedding.weight.dtype,
         )
 
-    def _check(self, ids: Tensor, valid: Tensor | None, ends: Tensor | None, memory: Tensor | None) -> list[int] | None:
-        """The ids as numbers where there is one per row: those have been read back."""
-        if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
-            raise InputError(f"ids must be integers of shape (batch, seq), got {ids.dtype} {tuple(ids.shape)}")
-        for name, mask in (("valid", valid), ("ends", ends), ("memory", memory)):
-            if mask is not None and (mask.shape != ids.shape or mask.dtype != torch.bool):
-                raise InputError(
-                    f"{name} must be bool {tuple(ids.shape)} like ids, got {mask.dtype} {tuple(mask.shape)}"
-                )
-        scheme = self.config.scheme
-        if ends is not None and scheme not in schemes.READ_UNITS:
-            raise InputError(f"scheme {scheme!r} does not read units; leave out ends=")
-        if memory is not None and scheme not in schemes.KNOW_MEMORY:
-            raise InputError(f"scheme {scheme!r} has no memory units; leave out memory=")
-        return self._check_vocabulary(ids)
+    def _check(self, ids: Tensor, masks: dict[str, Tensor | None]) -> None:
+        check_integers("ids", ids)
+        check_masks(ids, **masks)
+        if masks["ends"] is not None and not self.scheme.reads_units:
+            raise InputError(f"scheme {self.config.scheme!r} does not read units; leave out ends=")
+        if masks["memory"] is not None and not self.scheme.knows_memory_units:
+            raise InputError(f"scheme {self.config.scheme!r} has no memory units; leave out memory=")
 
     def _check_shared(self, cache: Cache | None) -> None:
         """What reads whole texts, or draws something for every unit, cannot read a part of one."""
         options, shared = self.config.options, "processes that share a text"
         if cache is not None:
             raise InputError(f"{shared} keep no cache; leave out cache= or group=")
-        if self.config.scheme not in schemes.SHARE_TEXTS:
-            known = ", ".join(schemes.SHARE_TEXTS)
-            raise InputError(f"{shared} have no scheme {self.config.scheme!r}; leave out group=, or choose {known}")
+        if not self.scheme.shares_texts:
+            able = ", ".join(schemes.names(shares_texts=True))
+            raise InputError(f"{shared} have no scheme {self.config.scheme!r}; leave out group=, or choose {able}")
         if any(options.get("anchors", ())) or (self.training and options.get("noise", 0.0)):
             raise InputError(f"{shared} have no anchors and no noise, got {dict(options)}; leave them out, or group=")
         if self.backend not in ("auto", *parallel.BACKENDS):
-            known = ", ".join(parallel.BACKENDS)
-            raise BackendError(f"backend {self.backend!r} reads whole texts, {shared} parts; use auto or {known}")
+            able = ", ".join(parallel.BACKENDS)
+            raise BackendError(f"backend {self.backend!r} reads whole texts, {shared} parts; use auto or {able}")
 
     def _check_vocabulary(self, ids: Tensor) -> list[int] | None:
+        """A host copy of the ids where there is one per row, so that decoding syncs with the GPU once."""
         # On a GPU an id out of range kills the process without a word; reading a few numbers back is cheaper.
         if not ids.numel() or not can_be_read(ids):
             return None
-        known = None
-        if ids.shape[1] == 1:  # decoding asks the device once
-            known = ids[:, 0].tolist()
-            low, high = min(known), max(known)
-        else:
-            low, high = torch.stack(torch.aminmax(ids)).tolist()
-        if low < 0 or high >= self.config.vocab_size:
-            wrong = low if low < 0 else high
-            raise InputError(
-                f"id {wrong} lies outside the vocabulary of {self.config.vocab_size} (0..{self.config.vocab_size - 1})"
-            )
-        return known
+        read = ids[:, 0] if ids.shape[1] == 1 else torch.stack(torch.aminmax(ids))
+        numbers, size = read.tolist(), self.config.vocab_size
+        low, high = min(numbers), max(numbers)
+        if low < 0 or high >= size:
+            raise InputError(f"id {low if low < 0 else high} lies outside the vocabulary of {size} (0..{size - 1})")
+        return numbers if ids.shape[1] == 1 else None
 
 
 class Block(nn.Module):
@@ -213,17 +199,19 @@ class Block(nn.Module):
         self.feed_up = nn.Linear(config.dim, 4 * config.dim)
         self.feed_down = nn.Linear(4 * config.dim, config.dim)
 
-    def forward(self, x: Float[Tensor, "batch seq dim"], frame: Frame, layer: int) -> Float[Tensor, "batch seq dim"]:
-        x = x + self._dropout(self._attend(self.attention_norm(x), frame, layer))
+    def forward(
+        self, x: Float[Tensor, "batch seq dim"], context: Context, layer: int
+    ) -> Float[Tensor, "batch seq dim"]:
+        x = x + self._dropout(self._attend(self.attention_norm(x), context, layer))
         return x + self._dropout(self.feed_down(F.gelu(self.feed_up(self.feed_norm(x)))))
 
-    def _attend(self, x: Tensor, frame: Frame, layer: int) -> Tensor:
+    def _attend(self, x: Tensor, context: Context, layer: int) -> Tensor:
         config = self.config
         heads = (config.heads, config.key_heads, config.key_heads)
         together = self.query_key_value(x).unflatten(-1, (-1, config.head_dim))
         query, key, value = together.split(heads, dim=2)
         kept = self._dropout_of_positions(value)
-        read = frame.attend(layer, x, Projected(query, key, kept, together if kept is value else None))
+        read = context.attend(layer, x, Projected(query, key, kept, together if kept is value else None))
         return self.attention_out(read.flatten(2))
 
     def _dropout(self, x: Tensor) -> Tensor:

@@ -1,14 +1,13 @@
-"""A text shared out over processes: context parallelism.
+"""Context parallelism: each rank of a group holds a contiguous slice of a text, all equally long, and its own logits.
 
-Every process of a group is given as many tokens as the others, in order of rank, and finds the logits of its own. Where
-their parts meet units are cut. What crosses:
+Where slices meet, units are cut. Exchanged are:
 
-- once a call the ids and masks: each process finds the units of all tokens before its own by itself;
-- once a call the sums of units that may be cut, two for each process;
-- in every layer addressed keys and values, and of local keys those that an open unit of the next process may hold.
+- once a call the ids and masks: each rank finds the units of all tokens before its own by itself;
+- once a call the sums of units that may be cut, two of each rank;
+- in every layer addressed keys and values, and of local keys those that an open unit of the next rank may hold.
 
-Shapes: batch, seq (the tokens of one process), kv_heads, head_dim, dim; parts, two for each process: the units of its
-first and of its last token.
+Shapes: batch, seq (the tokens of one rank), kv_heads, head_dim, dim; parts, two of each rank: the units of its first
+and of its last token.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ BACKENDS = ("tiled", "reference")
 
 
 class Share(NamedTuple):
-    """What a process knows of a call that it shares with others."""
+    """What a rank knows of a call."""
 
     group: Any
     rank: int
     size: int
     ids: Int[Tensor, "batch before"]
-    """Of all processes of a lower rank."""
+    """Of all lower ranks."""
     masks: dict[str, Bool[Tensor, "batch before"]]
 
     def read_before(self, segmenter: Segmenter) -> tuple[Units | None, SegmenterState]:
@@ -50,14 +49,14 @@ class Share(NamedTuple):
         return segmenter.advance(state, self.ids, valid=valid, ends=ends, memory=memory)
 
     def whole_units(self, sums: UnitSums, units: Units, slot: Int[Tensor, "batch seq"]) -> UnitSums:
-        """Sums by unit where other processes have parts of the first and the last one.
+        """Sums by unit where other ranks have parts of the first and the last one.
 
-        All who hold a part add up the same parts in the same order: their addresses agree to the last bit.
+        All that hold a part add up the same parts in the same order: their addresses agree to the last bit.
         """
         number, last = units.unit[:, [0, -1]], slot[:, -1:, None]
         own = torch.cat((sums.total, sums.tokens[..., None]), dim=-1)
         ending = own.gather(1, last.expand(-1, -1, own.shape[-1]))
-        # A process that holds nothing but one unit has one part of it, not two.
+        # A rank that holds nothing but one unit has one part of it, not two.
         part = torch.cat((own[:, :1], torch.where(last > 0, ending, 0.0)), dim=1)
         parts, numbers = (_by_row(_gathered(x, self.group, self.size)) for x in (part, number))
         of_unit = numbers[:, None] == number[..., None]  # (batch, 2, parts)
@@ -70,12 +69,12 @@ class Share(NamedTuple):
         self, local: Tensor, addressed: Tensor, value: Tensor, reach: int
     ) -> tuple[Float[Tensor, "batch kv_heads columns head_dim"], ...]:
         """The keys of both versions and the values, (batch, kv_heads, seq, head_dim), of all columns up to the own
-        ones. An open unit reaches back over ``reach`` columns at most: of local keys others give their last ones. Where
-        nobody reads local keys addressed ones stand.
+        ones. An open unit reaches back over ``reach`` columns at most: of local keys other ranks give their last ones.
+        Where no local key is read, addressed ones stand.
         """
         seq = local.shape[2]
         reach = max(1, min(reach, seq))
-        # Gathered and used by every process, the first too: the backward pass is a call that all must make.
+        # Gathered and used by every rank, the first too: the backward pass is a collective call.
         both = _gathered(torch.stack((addressed, value)), self.group, self.size)[: self.rank]
         tails = _gathered(local[:, :, seq - reach :], self.group, self.size)[: self.rank]
         mixed = torch.cat((both[:, 0, :, :, : seq - reach], tails), dim=3)
@@ -99,13 +98,14 @@ def share_of(group: Any, ids: Int[Tensor, "batch seq"], masks: dict[str, Tensor 
 
 
 def _refuse_unlike(group: Any, size: int, own: list[int], device: torch.device) -> None:
-    """Processes that were given something else would wait for each other for ever."""
-    told = _gathered(torch.tensor(own, device=device), group, size).tolist()
-    if all(other == told[0] for other in told):
+    """Ranks that were given something else would wait for each other for ever."""
+    shapes_and_masks = _gathered(torch.tensor(own, device=device), group, size).tolist()
+    if all(other == shapes_and_masks[0] for other in shapes_and_masks):
         return
-    shapes = ", ".join(str(tuple(other[:2])) for other in told)
+    shapes = ", ".join(str(tuple(other[:2])) for other in shapes_and_masks)
     masks = ", ".join(
-        "+".join(name for name, has in zip(MASKS, other[2:], strict=True) if has) or "none" for other in told
+        "+".join(name for name, has in zip(MASKS, other[2:], strict=True) if has) or "none"
+        for other in shapes_and_masks
     )
     raise InputError(
         f"processes that share a text were given ids of shape {shapes}, and masks: {masks}; give all of them as many "
@@ -114,7 +114,7 @@ def _refuse_unlike(group: Any, size: int, own: list[int], device: torch.device) 
 
 
 def _gathered(x: Tensor, group: Any, size: int) -> Tensor:
-    """(size, *shape): of every process, in order of rank."""
+    """(size, *shape): of every rank, in order."""
     return _Gather.apply(x, group, size)
 
 

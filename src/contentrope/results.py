@@ -40,7 +40,7 @@ def json_bytes(data: Any, name: str) -> bytes:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a file written by :func:`write_json`; a damaged one is named, with the place where it breaks."""
+    """The data of a file written by :func:`write_json`; a damaged one is named, with the place where it breaks."""
     path = Path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
@@ -48,6 +48,15 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{path} is nested too deep for a file of ours; restore a whole copy") from error
     except ValueError as error:  # from what is no JSON, no UTF-8, or a number of thousands of digits
         raise InputError(f"{path} is truncated or not JSON ({error}); restore a whole copy") from error
+
+
+def finite_or_none(value: Any) -> Any:
+    """``value`` with None for NaN and infinity, in lists and dictionaries too: JSON has neither."""
+    if isinstance(value, dict):
+        return {key: finite_or_none(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite_or_none(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -77,7 +86,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 
 
 def _unwritable(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Yield (key path, problem) for everything that JSON would lose or reject."""
+    """(key path, problem) of everything that JSON would lose or reject."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):

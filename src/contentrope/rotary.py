@@ -1,4 +1,4 @@
-"""Rotations in the 2x2 blocks of RoPE: frequencies, cosines and sines, and the one place that turns a vector.
+"""Rotations in the 2x2 blocks of RoPE: frequencies, cosines and sines, and the one place that rotates a vector.
 
 A rotation is kept as cosines and sines, in float32 at least, whatever the model's dtype: bfloat16 cannot tell
 position 257 from 256. Composing two rotations is one complex product.
@@ -88,8 +88,8 @@ class PositionRotations(nn.Module):
     Frequencies are kept as the bits of a float64, in an integer buffer: they follow the model to its device, but
     ``model.to(torch.bfloat16)`` cannot round them.
 
-    >>> turns = PositionRotations(torch.tensor([[1.0, 0.5]], dtype=torch.float64))
-    >>> turns.at(torch.tensor([[0, 4]]), torch.float32, bound=5).sin.shape
+    >>> rotations = PositionRotations(torch.tensor([[1.0, 0.5]], dtype=torch.float64))
+    >>> rotations.at(torch.tensor([[0, 4]]), torch.float32, bound=5).sin.shape
     torch.Size([1, 2, 1, 2])
     """
 
@@ -108,39 +108,32 @@ class PositionRotations(nn.Module):
     def at(self, positions: Int[Tensor, "batch seq"], dtype: torch.dtype, *, bound: int) -> Rotation:
         """The rotations of positions that all lie below ``bound``."""
         if torch.compiler.is_compiling():
-            return Rotation(*turns_in_one_operator(positions, self.inverse_frequency, self.amplitude, dtype))
+            return Rotation(*position_rotations(positions, self.inverse_frequency, self.amplitude, dtype))
         key = positions.device, dtype
         table = self._tables.get(key)
         if table is None or len(table.cos) < bound:
             # Powers of two: a table that grows with the sequence is computed a few times, not at every step.
             length = 1 << (max(bound, 1) - 1).bit_length()
             every = torch.arange(length, device=positions.device)
-            table = Rotation(*position_turns(every, self.inverse_frequency, self.amplitude, dtype))
+            table = Rotation(*position_rotations(every, self.inverse_frequency, self.amplitude, dtype))
             self._tables[key] = table
         return Rotation(table.cos[positions], table.sin[positions])
 
 
-def position_turns(
+@torch.library.custom_op(
+    "contentrope::position_rotations",
+    mutates_args=(),
+    schema="(Tensor positions, Tensor frequency, float amplitude, ScalarType dtype) -> (Tensor, Tensor)",
+)
+def position_rotations(
     positions: Int[Tensor, "*tokens"], frequency: Float[Tensor, "heads pairs"], amplitude: float, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "*tokens heads pairs"], Float[Tensor, "*tokens heads pairs"]]:
-    """Cosines and sines, by way of float64."""
+    """Cosines and sines, by way of float64. One operator, as a compiler would compute them again in every layer."""
     angles = positions.double()[..., None, None] * frequency
     return (amplitude * angles.cos()).to(dtype), (amplitude * angles.sin()).to(dtype)
 
 
-@torch.library.custom_op(
-    "contentrope::position_turns",
-    mutates_args=(),
-    schema="(Tensor positions, Tensor frequency, float amplitude, ScalarType dtype) -> (Tensor, Tensor)",
-)
-def turns_in_one_operator(
-    positions: Tensor, frequency: Tensor, amplitude: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """For the compiler, which would otherwise compute them again in every layer."""
-    return position_turns(positions, frequency, amplitude, dtype)
-
-
-@turns_in_one_operator.register_fake
+@position_rotations.register_fake
 def _(positions: Tensor, frequency: Tensor, amplitude: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shape = (*positions.shape, *frequency.shape)
     return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
@@ -149,7 +142,7 @@ def _(positions: Tensor, frequency: Tensor, amplitude: float, dtype: torch.dtype
 def rotate(
     x: Float[Tensor, "*layers batch seq heads head_dim"], rotation: Rotation, layout: PairLayout = "half"
 ) -> Float[Tensor, "*layers batch seq heads head_dim"]:
-    """Turn each pair of ``x`` by its angle; dimensions beyond the pairs pass through; the dtype is kept.
+    """Each pair of ``x`` rotated by its angle; dimensions that belong to no pair pass through; the dtype is kept.
 
     With fewer rotations than heads (grouped queries), neighbouring heads share one.
 
@@ -166,8 +159,8 @@ def rotate(
         angles = angles.unsqueeze(-2) if angles is not None else None
     # Cosines that carry a gradient themselves were made by hand or under a compiler: differentiate plainly.
     own_backward = _recorded() and not cos.requires_grad
-    turned = _Rotate.apply(x, cos, sin, angles, layout) if own_backward else _turn(x, cos, sin, layout)
-    return turned.flatten(-3, -2) if shared else turned
+    rotated = _Rotate.apply(x, cos, sin, angles, layout) if own_backward else _rotated(x, cos, sin, layout)
+    return rotated.flatten(-3, -2) if shared else rotated
 
 
 def _halves(x: Tensor, pairs: int, layout: PairLayout) -> tuple[Tensor, Tensor]:
@@ -177,11 +170,11 @@ def _halves(x: Tensor, pairs: int, layout: PairLayout) -> tuple[Tensor, Tensor]:
 
 
 class _Rotate(Function):
-    """out = (a cos - b sin, b cos + a sin); a turn by d more would change it by d * (-second half, first half)."""
+    """out = (a cos - b sin, b cos + a sin); a rotation by d more would change it by d * (-second half, first half)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, angles: Tensor | None, layout: PairLayout) -> Tensor:
-        out = _turn(x, cos, sin, layout)
+        out = _rotated(x, cos, sin, layout)
         learned = angles is not None and angles.requires_grad
         ctx.save_for_backward(cos, sin, out if learned else None)
         ctx.layout = layout
@@ -192,7 +185,7 @@ class _Rotate(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin, out = ctx.saved_tensors
-        grad_x = _turn(grad, cos, -sin, ctx.layout) if ctx.needs_input_grad[0] else None
+        grad_x = _rotated(grad, cos, -sin, ctx.layout) if ctx.needs_input_grad[0] else None
         if out is None:
             return grad_x, None, None, None, None
         first, second = _halves(out.to(cos.dtype), cos.shape[-1], ctx.layout)
@@ -201,14 +194,14 @@ class _Rotate(Function):
         return grad_x, None, None, grad_angles.sum_to_size(ctx.angle_shape), None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: PairLayout) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: PairLayout) -> Tensor:
     pairs = cos.shape[-1]
     a, b = _halves(x.to(cos.dtype), pairs, layout)
     first = torch.addcmul(a * cos, b, sin, value=-1)
     second = torch.addcmul(b * cos, a, sin)
     if layout == "interleaved":
-        turned = torch.stack((first, second), dim=-1).flatten(-2)
+        rotated = torch.stack((first, second), dim=-1).flatten(-2)
     else:
-        turned = torch.cat((first, second), dim=-1)
-    turned = turned.to(x.dtype)
-    return turned if 2 * pairs == x.shape[-1] else torch.cat((turned, x[..., 2 * pairs :]), dim=-1)
+        rotated = torch.cat((first, second), dim=-1)
+    rotated = rotated.to(x.dtype)
+    return rotated if 2 * pairs == x.shape[-1] else torch.cat((rotated, x[..., 2 * pairs :]), dim=-1)

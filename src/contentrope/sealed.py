@@ -23,21 +23,21 @@ _SETTINGS, _CHECKSUM = "contentrope", "sha256"
 
 class Sealed(NamedTuple):
     settings: Any
-    """As JSON has them; whoever reads them looks at their types."""
+    """As JSON has them; the reader checks their types."""
     tensors: Tensors
     checked: bool
     """Whether the file had a checksum, which was right. Those of version 0.1 have none."""
 
 
 def sealed(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """The contents of such a file."""
+    """The bytes of a file with these settings and tensors."""
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     text = json.dumps(settings, indent=2)
     return to_bytes(held, metadata={_SETTINGS: text, _CHECKSUM: _checksum(text, held)})
 
 
 def unseal(path: Path) -> Sealed:
-    """What :func:`sealed` was given; refused if a bit of it has changed.
+    """The settings and tensors of a file made by :func:`sealed`; refused if a bit of it has changed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

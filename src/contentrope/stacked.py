@@ -1,6 +1,6 @@
 """Several models of one make as one module: every weight has a leading dimension of models.
 
-The rows of a batch are shared out in order, the first model reads the first of them. Small models leave a GPU idle
+Each model reads a contiguous slice of the batch, in order. Small models leave a GPU idle
 most of the time; three together cost little more than one.
 
 Shapes: rows (models x the rows of each), then whatever one model has.
@@ -148,9 +148,7 @@ def stack(models: Sequence[Model]) -> Model:
 
 def can_be_stacked(model: nn.Module) -> bool:
     """Whether :func:`stack` takes the model."""
-    return all(map(_module_can_be_stacked, model.modules()))
-
-
-def _module_can_be_stacked(module: nn.Module) -> bool:
-    has_own_weights = any(True for _ in module.parameters(recurse=False))
-    return type(module) in KINDS or not has_own_weights or getattr(module, "of_several_models", False)
+    return all(
+        type(module) in KINDS or getattr(module, "of_several_models", False) or not [*module.parameters(recurse=False)]
+        for module in model.modules()
+    )

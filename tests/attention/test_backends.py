@@ -1,6 +1,7 @@
 """Every backend against the reference: outputs and all gradients, in all situations."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import contentrope as cr
 from contentrope.attention import PairRule, api, backend_name, flex, reference, tiled
-from contentrope.rotary import rotate, rotation_of
+from contentrope.attention.pairs import States
 from tests.support.cases import CASES, Case, make, output_and_gradients, worst_relative_errors
 
 TINY = Case("tiny", seq=7, head_dim=4, pairs=2, end_rate=0.3, competition="per head", heads=2, kv_heads=1)
@@ -40,11 +41,13 @@ def test_tiled_can_be_computed_again_in_the_backward_pass() -> None:
     inputs, weight = make(TINY), weight_of(TINY)
 
     def again(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda *args, **options: checkpoint(partial(function, **options), *args, use_reentrant=False)
+        return lambda states, rule, **options: checkpoint(
+            lambda *tensors: function(States._make(tensors), rule, **options), *states, use_reentrant=False
+        )
 
     exact = output_and_gradients(inputs, weight, backend="tiled")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(api._ATTEND, "tiled", again(tiled.attend))
+        patch.setitem(api.REGISTERED, "tiled", replace(api.REGISTERED["tiled"], attend=again(tiled.attend)))
         found = output_and_gradients(inputs, weight, backend="tiled")
     for a, b in zip(found, exact, strict=True):
         assert torch.equal(a, b)
@@ -117,46 +120,27 @@ def test_dropout_keeps_the_mean_and_differs_between_calls(backend: str) -> None:
     assert not torch.equal(draws[0], draws[1])
 
 
-def eager_flex(q: Tensor, k: Tensor, v: Tensor, units: cr.Units, angles: Tensor, **settings: Any) -> Tensor:
+@pytest.fixture
+def eager_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flex backend through the uncompiled kernel, which runs on the CPU: mask and scores, not speed."""
-    rotation, pairs = rotation_of(angles), settings["pairs"]
-    query = rotate(q.transpose(1, 2), rotation.only_where(units.closes), pairs).transpose(1, 2)
-    addressed = rotate(k.transpose(1, 2), rotation, pairs).transpose(1, 2)
-    scale = q.shape[-1] ** -0.5
-    rule = PairRule.among(units, settings["spare"])
-    # The uncompiled kernel knows no block mask shortcuts: materialised, it checks mask_mod and score_mod.
-    return flex.attend_with(
-        flex_attention, query, k, addressed, v, rule, competition=settings["competition"], scale=scale
-    )
+    monkeypatch.setitem(api.REGISTERED, "flex", replace(api.REGISTERED["flex"], runs_on=None))
+    # Without block mask shortcuts: materialised, it checks mask_mod and score_mod.
+    monkeypatch.setattr(flex, "_compiled_kernel", lambda: flex_attention)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_flex_rule_equals_reference(case: Case) -> None:
+def test_flex_rule_equals_reference(case: Case, eager_flex: None) -> None:
     inputs = make(case).to("cpu", torch.float32)
+    attend = partial(
+        cr.addressed_attention,
+        *(inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles),
+        pairs=inputs.layout,
+        competition=inputs.competition,
+        spare=inputs.spare,
+    )
     with torch.no_grad():
-        found = eager_flex(
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            inputs.units,
-            inputs.angles,
-            pairs=inputs.layout,
-            competition=inputs.competition,
-            spare=inputs.spare,
-        )
-        exact = cr.addressed_attention(
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            inputs.units,
-            inputs.angles,
-            pairs=inputs.layout,
-            competition=inputs.competition,
-            spare=inputs.spare,
-            backend="reference",
-        )
-    torch.testing.assert_close(found, exact, rtol=0, atol=3e-6)
+        torch.testing.assert_close(attend(backend="flex"), attend(backend="reference"), rtol=0, atol=3e-6)
 
 
 def dense_pairs(mask_mod: Callable[..., Tensor], batch: int, queries: int, keys: int) -> Tensor:
@@ -244,7 +228,7 @@ def test_backends_agree_on_their_signature() -> None:
     import inspect
 
     expected = inspect.signature(reference.attend).parameters
-    for backend in (tiled, flex):
+    for backend in api.REGISTERED.values():
         assert inspect.signature(backend.attend).parameters.keys() == expected.keys()
 
 

@@ -12,8 +12,8 @@ from tests.support.cases import CASES, Case, Inputs, make
 SMALL = [Case(**{**c.__dict__, "seq": min(c.seq, 23), "max_length": min(c.max_length, 9)}) for c in CASES]
 
 
-def turned(vector: list[float], angles: list[float], layout: str, sign: int = 1) -> list[float]:
-    """One vector turned pair by pair."""
+def rotated(vector: list[float], angles: list[float], layout: str, sign: int = 1) -> list[float]:
+    """One vector rotated pair by pair."""
     out = list(vector)
     for pair, angle in enumerate(angles):
         a, b = (pair, pair + len(angles)) if layout == "half" else (2 * pair, 2 * pair + 1)
@@ -29,7 +29,7 @@ def pair_by_pair(inputs: Inputs, row: int, head: int, t: int) -> list[float]:
     alpha = inputs.competition[head].item() if isinstance(inputs.competition, Tensor) else inputs.competition
     query = inputs.q[row, head, t].tolist()
     if units.closes[row, t]:
-        query = turned(query, inputs.angles[row, t, kv_head].tolist(), inputs.layout)
+        query = rotated(query, inputs.angles[row, t, kv_head].tolist(), inputs.layout)
     scores, values = [], []
     for s in range(t + 1):
         same = bool(units.unit[row, t] == units.unit[row, s])
@@ -38,7 +38,7 @@ def pair_by_pair(inputs: Inputs, row: int, head: int, t: int) -> list[float]:
             continue
         key = inputs.k[row, kv_head, s].tolist()
         if not same or units.closes[row, t]:
-            key = turned(key, inputs.angles[row, s, kv_head].tolist(), inputs.layout)
+            key = rotated(key, inputs.angles[row, s, kv_head].tolist(), inputs.layout)
         score = sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query))
         own, other = int(units.unit[row, t]), int(units.unit[row, s])
         spare = inputs.spare[kv_head] if inputs.spare and own >= inputs.spare[kv_head] else 0

@@ -42,11 +42,11 @@ def read(
     model: cr.Transformer, cache: cr.Cache, ids: Tensor, sizes: Sequence[int], masks: Masks | None = None
 ) -> Tensor:
     """Read the columns of ``ids`` that the cache has not read yet, in chunks."""
-    parts, turn = [], 0
+    parts, step = [], 0
     while cache.length < ids.shape[1]:
-        begin, end = cache.length, min(cache.length + sizes[turn % len(sizes)], ids.shape[1])
+        begin, end = cache.length, min(cache.length + sizes[step % len(sizes)], ids.shape[1])
         parts.append(model(ids[:, begin:end], cache=cache, **columns(masks or {}, begin, end)))
-        turn += 1
+        step += 1
     return torch.cat(parts, dim=1)
 
 

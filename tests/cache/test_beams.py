@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from contentrope.schemes import KNOW_MEMORY
 from tests.cache.helpers import SEQ, close, every_scheme, new_cache, read
-from tests.support import ANCHORED, TERMINATOR, lively_model, random_ids
+from tests.support import ANCHORED, KNOW_MEMORY, TERMINATOR, lively_model, random_ids
 
 
 @every_scheme
@@ -51,7 +50,7 @@ def test_beams_keep_their_padding_and_marks(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", [*KNOW_MEMORY, ANCHORED])
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_a_beam_kept_alone_ends_its_own_unit_and_no_other_columns(scheme: str, row: int) -> None:
-    """The rows' units began at different columns, and where the first of them did has been asked for."""
+    """The rows' units began at different columns, and there is a host copy of where the first of them did."""
     model = lively_model(scheme, max_unit_length=7)
     ids = torch.full((3, SEQ), 5)
     ids[0, 1] = ids[1, 3] = ids[2, 5] = ids[1:, [8, 13]] = TERMINATOR

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contentrope.attention.pairs import ROOM
-from contentrope.frames import addressed
+from contentrope.context import addressed
 from tests.cache.helpers import at_once, close, new_cache, read
 from tests.support import LEARNED, TERMINATOR, VOCABULARY, lively_model, random_ids
 
@@ -47,7 +47,7 @@ def test_a_bias_is_made_once_for_a_unit(
     ids[:, [1, 2, 11, 30, 31]] = TERMINATOR
     close(read(model, new_cache(model, 1), ids, (1,)), at_once(model, ids))
     assert len(made) == 6 * kinds
-    assert len(asked) == model.config.layers + len(made)  # reading at once asks in every layer
+    assert len(asked) == model.config.layers + len(made)  # prefill asks in every layer
 
 
 def test_a_unit_that_outgrows_its_bias_gets_a_longer_one(made: list[int]) -> None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.schemes import KNOW_MEMORY
 from tests.cache.helpers import BATCH, MARKER, SEQ, Masks, at_once, close, every_scheme, new_cache, read, snapshot
-from tests.support import TERMINATOR, VOCABULARY, lively_model, random_ids
+from tests.support import KNOW_MEMORY, TERMINATOR, VOCABULARY, lively_model, random_ids
 
 
 def started(model: cr.Transformer, ids: Tensor) -> cr.Cache:
@@ -44,10 +43,10 @@ def bad_calls(ids: Tensor) -> dict[str, tuple[Tensor, Masks, str]]:
     return {
         "id too large": (one + VOCABULARY, {}, f"outside the vocabulary of {VOCABULARY}"),
         "negative id": (one - VOCABULARY, {}, f"outside the vocabulary of {VOCABULARY}"),
-        "no rows": (ids[0, 9:], {}, "ids must be integers of shape"),
-        "floats": (one.double(), {}, "ids must be integers of shape"),
-        "mask of another shape": (one, {"valid": torch.ones(BATCH, 2, dtype=torch.bool)}, "valid must be bool"),
-        "mask of another dtype": (one, {"valid": torch.ones(BATCH, 1)}, "valid must be bool"),
+        "no rows": (ids[0, 9:], {}, "ids has shape"),
+        "floats": (one.double(), {}, "ids has dtype"),
+        "mask of another shape": (one, {"valid": torch.ones(BATCH, 2, dtype=torch.bool)}, "valid has shape"),
+        "mask of another dtype": (one, {"valid": torch.ones(BATCH, 1)}, "valid has dtype"),
     }
 
 
@@ -193,18 +192,18 @@ def check_refused_ever_after(model: cr.Transformer, cache: cr.Cache, ids: Tensor
 
 
 def test_a_rollback_that_broke_off_is_refused_ever_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys of the first layer are turned back, those of the others are not."""
+    """Keys of the first layer are rotated back, those of the others are not."""
     model = lively_model("content")
     ids = torch.tensor([[1, 2, 3, 4, 5, TERMINATOR]]).expand(BATCH, -1)
     cache = new_cache(model)
     read(model, cache, ids, (6,))
-    turn_keys = cr.Cache.turn_keys
+    rotate_keys = cr.Cache.rotate_keys
 
     def first_layer_only(self: cr.Cache, begin: int, rotation: Any) -> None:
-        turn_keys(self, begin, rotation, layer=0)
+        rotate_keys(self, begin, rotation, layer=0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cr.Cache, "turn_keys", first_layer_only)
+    monkeypatch.setattr(cr.Cache, "rotate_keys", first_layer_only)
     with pytest.raises(KeyboardInterrupt):
         cache.truncate(4)
     monkeypatch.undo()

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.schemes import KNOW_MEMORY, READ_UNITS
 from tests.cache.helpers import BATCH, MARKER, SEQ, Masks, at_once, close, every_scheme, new_cache, read
-from tests.support import ANCHORED, TERMINATOR, VARIANTS, lively_model, random_ids
+from tests.support import ANCHORED, KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, lively_model, random_ids
 
 
 def rollback_masks(kind: str) -> Masks:
@@ -120,7 +119,7 @@ def test_rolled_back_keys_are_local_again() -> None:
 @every_scheme
 @pytest.mark.parametrize("rollback_first", [True, False], ids=["then beams", "after beams"])
 def test_rollbacks_and_beams_together(scheme: str, rollback_first: bool) -> None:
-    """To the middle of a completed unit, which must be turned back by the address of its own row."""
+    """To the middle of a completed unit, which must be rotated back by the address of its own row."""
     model, index = lively_model(scheme), torch.tensor([1, 1, 0])
     ids = random_ids(BATCH, SEQ)
     ids[:, 6:11] = torch.tensor([[TERMINATOR, 3, 4, 5, TERMINATOR], [TERMINATOR, 6, 7, 8, TERMINATOR]])

@@ -12,9 +12,8 @@ import torch
 
 import contentrope as cr
 from contentrope.rotary import rotate, rotation_of
-from contentrope.schemes import READ_UNITS
 from tests.cache.helpers import BATCH, SEQ, at_once, close, every_scheme, new_cache, read, snapshot
-from tests.support import ANCHORED, TERMINATOR, lively_model, random_ids
+from tests.support import ANCHORED, READ_UNITS, TERMINATOR, lively_model, random_ids
 
 
 @pytest.mark.parametrize("scheme", ["content", "random"])
@@ -48,7 +47,7 @@ def test_keys_are_readdressed_once_in_place_and_values_never_change(
 
 @pytest.mark.parametrize("scheme", ["content", "random"])
 @pytest.mark.parametrize("pairs", ["half", "interleaved"])
-def test_stored_keys_are_local_keys_turned_by_the_remembered_address(scheme: str, pairs: Any) -> None:
+def test_stored_keys_are_local_keys_rotated_by_the_stored_address(scheme: str, pairs: Any) -> None:
     """The same columns in a cache whose unit never completes hold the local keys."""
     model = lively_model(scheme, rotary=cr.RotaryConfig(pairs=pairs))
     open_unit = torch.tensor([[3, 1, 4, 1, 5]])
@@ -56,10 +55,10 @@ def test_stored_keys_are_local_keys_turned_by_the_remembered_address(scheme: str
     local, addressed = new_cache(model, 1), new_cache(model, 1)
     model(open_unit, cache=local)
     model(completed, cache=addressed)
-    turn = rotation_of(addressed.angles["turned"][:, :5])
-    assert float(turn.sin.abs().max()) > 0.1
+    rotation = rotation_of(addressed.angles["rotated"][:, :5])
+    assert float(rotation.sin.abs().max()) > 0.1
     for layer in range(model.config.layers):
-        expected = rotate(local.keys[layer][:, :, :5].transpose(1, 2), turn, pairs).transpose(1, 2)
+        expected = rotate(local.keys[layer][:, :, :5].transpose(1, 2), rotation, pairs).transpose(1, 2)
         close(addressed.keys[layer][:, :, :5], expected)
         close(addressed.values[layer][:, :, :5], local.values[layer][:, :, :5])
     assert local.fact("addressed").tolist() == [[0] * 5]

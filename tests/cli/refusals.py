@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from contentrope.cli import main
 
-
-def require_refused(words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def require_refused(
+    main: Callable[[list[str]], int], words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")

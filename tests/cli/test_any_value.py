@@ -10,34 +10,64 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contentrope.cli import commands, evaluate, finetune, generate, main, report, reproduce, train
-from contentrope.cli.facts import Facts
-from contentrope.cli.info import Info
+from contentrope.cli import evaluate, finetune, generate, main, parsing, train
+from contentrope.cli.commands import Info
+from experiments import __main__ as experiments
+from experiments import report
+from experiments.command import Places, presets_of, settings_of
+from experiments.facts import show
+from experiments.results import EXPERIMENTS
 from tests.cli.conftest import SIZES
 
 LONG = ["9" * 30, "9" * 5000, "a" * 5000]
 ODD = ["", "-1", "0", "1.5", "nan", "-inf", "1e308", "x", " ", "\0", "\udcff", "[[1]]", *LONG]
 FILES = ["latin", "nul", "empty", "deep", "list", "folder", "missing", "pipe", "locked"]
-COMMANDS: dict[str, tuple[type, list[str]]] = {
-    "train": (train.Train, ["--text", "{text}", "--out", "{out}", "--length", "16", "--dim", "8", "--layers", "1"]),
-    "finetune": (finetune.Finetune, ["--model", "{missing}", "--text", "{text}", "--out", "{out}", "--length", "16"]),
-    "evaluate": (evaluate.Evaluate, ["{model}", "--text", "{text}", "--lengths", "16", "--recent", "8"]),
-    "generate": (generate.Generate, ["{model}", "--tokens", "2"]),
-    "report": (report.Report, ["{list}"]),
-    "facts": (Facts, ["--examples", "1"]),
-    "info": (Info, []),
-    "reproduce shakespeare": (reproduce.Shakespeare, ["--corpus", "{text}", "--lengths", "16", "--out", "{out}"]),
-    "reproduce facts": (reproduce.Facts, ["--out", "{out}"]),
-    "reproduce timing": (reproduce.Timing, ["--out", "{out}"]),
-    "reproduce retrofit": (reproduce.Retrofit, ["--text", "{text}", "--length", "16", "--out", "{out}"]),
-}
+
+
+def options_of(kind: type) -> Iterator[str]:
+    for field in dataclasses.fields(kind):
+        nested = field.default_factory
+        if isinstance(nested, type) and dataclasses.is_dataclass(nested):
+            yield from options_of(nested)
+        elif field.name == "training":
+            yield from options_of(train.TrainOptions)
+        elif "Positional" not in str(field.type):
+            yield "--" + field.name.replace("_", "-")
+
+
+def options_of_experiment(name: str) -> Iterator[str]:
+    yield from ("--preset", *options_of(Places))
+    for setting in settings_of(presets_of(name)["quick"]):
+        yield "--" + setting.name.replace("_", "-")
+
+
+PROGRAMS: dict[str, Callable[[list[str]], int]] = dict.fromkeys(EXPERIMENTS, experiments.main)
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    name: (list(options_of(kind)), words)
+    for name, kind, words in (
+        ("train", train.Train, ["--text", "{text}", "--out", "{out}", "--length", "16", "--dim", "8", "--layers", "1"]),
+        ("finetune", finetune.Finetune, ["--model", "{missing}", "--text", "{text}", "--out", "{out}"]),
+        ("evaluate", evaluate.Evaluate, ["{model}", "--text", "{text}", "--lengths", "16", "--recent", "8"]),
+        ("generate", generate.Generate, ["{model}", "--tokens", "2"]),
+        ("info", Info, []),
+    )
+} | {
+    name: (list(options_of_experiment(name)), words)
+    for name, words in {
+        "growth": ["--corpus", "{text}", "--lengths", "16", "--out", "{out}"],
+        "facts": ["--out", "{out}"],
+        "timing": ["--out", "{out}"],
+        "retrofit": ["--text", "{text}", "--length", "16", "--out", "{out}"],
+    }.items()
+}  # fmt: skip
+"""By command: its options, and words that it takes."""
 
 
 class ReachedError(Exception):
@@ -52,8 +82,9 @@ def nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train.Train, "_train", stop)
     monkeypatch.setattr(finetune.Finetune, "_train", stop)
     monkeypatch.setattr(evaluate.Evaluate, "_measure", stop)
-    monkeypatch.setattr(sys.modules["contentrope.experiments.suite.run"], "measure_all", stop)
-    for name in ("write_as_drawn", "write_samples", "generate_text"):
+    monkeypatch.setattr(sys.modules["experiments.runner"], "measure_all", stop)
+    monkeypatch.setattr(generate.Generate, "_write_tokens", stop)
+    for name in ("generate", "generate_stream"):
         monkeypatch.setattr(generate, name, stop)
 
 
@@ -73,17 +104,6 @@ def places(trained: Path, text: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return {name: str(path) for name, path in {**there, "text": text, "model": trained, "out": tmp_path / "o"}.items()}
-
-
-def options_of(kind: type) -> Iterator[str]:
-    for field in dataclasses.fields(kind):
-        nested = field.default_factory
-        if isinstance(nested, type) and dataclasses.is_dataclass(nested):
-            yield from options_of(nested)
-        elif field.name == "training":
-            yield from options_of(train.TrainOptions)
-        elif "Positional" not in str(field.type):
-            yield "--" + field.name.replace("_", "-")
 
 
 def with_value(words: list[str], option: str, value: str) -> list[str]:
@@ -109,10 +129,12 @@ def at_most(seconds: int, words: list[str]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def require_one_line_or_work(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def require_one_line_or_work(
+    words: list[str], capsys: pytest.CaptureFixture[str], program: Callable[[list[str]], int] | None = None
+) -> None:
     try:
         with at_most(60, words):
-            status = main(words)
+            status = (program or PROGRAMS.get(words[0], main))(words)
     except ReachedError:
         status = 0
     except SystemExit as stop:
@@ -128,22 +150,34 @@ def require_one_line_or_work(words: list[str], capsys: pytest.CaptureFixture[str
 def test_any_value_of_any_option_is_taken_or_refused(
     name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kind, given = COMMANDS[name]
-    words = [*name.split(), *(word.format(**places) for word in given)]
-    for number, option in enumerate(options_of(kind)):
+    options, given = COMMANDS[name]
+    words = [name, *(word.format(**places) for word in given)]
+    for number, option in enumerate(options):
         for value in ODD[number % 2 :: 2]:  # options share their ways to be read: half of the values for each will do
             require_one_line_or_work(with_value(words, option, value), capsys)
 
 
-@pytest.mark.parametrize("option", ["--text", "--out", "--prompt-file", "--model", "--corpus", "MODEL_DIR", "DIR"])
+@pytest.mark.parametrize("option", ["--text", "--out", "--prompt-file", "--model", "--corpus", "MODEL_DIR"])
 def test_any_file_is_taken_or_refused(option: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    for name, (kind, given) in COMMANDS.items():
-        words = [*name.split(), *(word.format(**places) for word in given)]
+    for name, (options, given) in COMMANDS.items():
+        words = [name, *(word.format(**places) for word in given)]
         for file in FILES:
-            if option in options_of(kind):
+            if option in options:
                 require_one_line_or_work(with_value(words, option, places[file]), capsys)
-            elif option in ("MODEL_DIR", "DIR") and given and not given[0].startswith("--"):
+            elif option == "MODEL_DIR" and given and not given[0].startswith("--"):
                 require_one_line_or_work([words[0], places[file], *words[2:]], capsys)
+
+
+def test_any_value_of_the_facts_examples_is_taken_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in [*show.OPTIONS, "distractors"]:
+        for value in ODD:
+            require_one_line_or_work([f"--{option}={value}"], capsys, show.main)
+
+
+def test_any_file_is_shown_or_refused(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    for file in FILES:
+        require_one_line_or_work([places[file]], capsys, report.main)
+        require_one_line_or_work([places["list"], "--out", places[file]], capsys, report.main)
 
 
 @pytest.mark.parametrize("odd", [None, "x", [], {}, 10**30])
@@ -164,4 +198,5 @@ def test_these_tests_know_every_option() -> None:
     known = set(options_of(train.Train))
     assert {"--variant", "--dim", "--learning-rate", "--seed", "--out"} <= known
     assert "--model" not in set(options_of(evaluate.Evaluate)), "its folder comes without a name"
-    assert commands.EXPECTED_ERRORS
+    assert {"--original-steps", "--learning-rate", "--dim", "--jobs"} <= set(options_of_experiment("retrofit"))
+    assert parsing.EXPECTED_ERRORS

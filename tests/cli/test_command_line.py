@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,66 +11,88 @@ from pathlib import Path
 import pytest
 
 from contentrope.cli import main
-from contentrope.cli.commands import plain_words
+from contentrope.cli.parsing import plain_words
+from experiments import __main__ as experiments
+from experiments.results import EXPERIMENTS
 
 OPTIONS = {
-    ("reproduce", "shakespeare"): ("--preset", "--seeds", "--variants", "--steps", "--jobs", "--out", "the preset's)"),
-    ("reproduce", "timing"): ("--preset {quick,paper}", "--variants ROW", "--schemes", "--backend", "--timed-steps"),
-    ("report",): ("DIR", "--out"),
-    ("train",): ("--text", "--variant", "--dim", "--dropout", "--learning-rate", "--precision", "--tensorboard"),
-    ("evaluate",): ("MODEL_DIR", "--text", "--lengths", "--distant", "--part {held-out,whole}"),
-    ("reproduce", "retrofit"): (
-        "--preset {quick,paper}",
+    "contentrope train": (
+        "--text",
+        "--variant",
+        "--dim",
+        "--dropout",
+        "--learning-rate",
+        "--precision",
+        "--tensorboard",
+    ),
+    "contentrope evaluate": ("MODEL_DIR", "--text", "--lengths", "--distant", "--part {held-out,whole}"),
+    "contentrope finetune": (
         "--model MODEL",
         "--text TEXT",
-        "--original-steps",
-        "--times",
+        "--units UNITS",
+        "--lora INT",
+        "--positions {gated,local}",
     ),
-    ("finetune",): ("--model MODEL", "--text TEXT", "--units UNITS", "--lora INT", "--positions {gated,local}"),
-    ("generate",): (
-        "MODEL_DIR",
-        "--model MODEL",
-        "--prompt",
-        "--temperature",
-        "--top-k",
-        "--top-p",
-        "--stop-at-unit-end",
+    "contentrope generate": ("MODEL_DIR", "--model", "--prompt", "--temperature", "--top-k", "--stop-at-unit-end"),
+    "python -m experiments growth": ("--preset {quick,paper,beyond}", "--seeds", "--variants", "--steps", "--jobs"),
+    "python -m experiments facts": ("--layout {end,apart,bar}", "--exponents FLOAT", "--answers-after FLOAT", "--ramp"),
+    "python -m experiments retrofit": (
+        "--preset {quick,paper}",
+        "--model",
+        "--text",
+        "--original-steps",
+        "--times INT",
+    ),
+    "python -m experiments timing": (
+        "--schemes",
+        "--backend",
+        "--accelerations {none,compile,graphs}",
+        "--timed-steps",
     ),
 }
 
 
-@pytest.mark.parametrize("command", OPTIONS, ids=" ".join)
-def test_help_shows_options_defaults_and_an_example(
-    capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
-) -> None:
+def run(words: list[str]) -> int:
+    """A command line as it is typed."""
+    return experiments.main(words[3:]) if words[0] == "python" else main(words[1:])
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_shows_options_defaults_and_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as stop:
-        main([*command, "--help"])
+        run([*command.split(), "--help"])
     assert not stop.value.code
     printed = capsys.readouterr().out
-    assert f"Example: contentrope {' '.join(command)}" in printed
+    assert f"Example: {command}" in printed
     assert "(default: " in printed
-    assert "None" not in printed
+    assert not re.search(r"\{None|default:\s+None", printed)
     for option in OPTIONS[command]:
         assert option in printed
 
 
+def test_help_names_all_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        experiments.main(["--help"])
+    assert not stop.value.code
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in EXPERIMENTS)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "messages"),
+    ("command", "messages"),
     [
-        (["reproduce", "shakespeare", "--stepz", "3"], ["--stepz", "--steps INT"]),
-        (["reproduce", "shakespear"], ["shakespeare"]),
-        (["reproduce"], ["shakespeare"]),
-        (["trian"], ["reproduce, report, train, finetune, evaluate, generate, facts, info"]),
-        ([], ["{reproduce, report, train, finetune, evaluate, generate, facts, info}"]),
-        (["train", "--out", "x"], ["--text {shakespeare,stdlib,PATH}"]),
-        (["evaluate"], ["MODEL_DIR"]),
+        ("python -m experiments growth --stepz 3", ["--stepz", "--steps INT"]),
+        ("contentrope trian", ["train, finetune, evaluate, generate, info"]),
+        ("contentrope", ["{train, finetune, evaluate, generate, info}"]),
+        ("contentrope train --out x", ["--text {shakespeare,stdlib,PATH}"]),
+        ("contentrope evaluate", ["MODEL_DIR"]),
     ],
 )
 def test_a_wrong_command_line_says_what_is_allowed(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], messages: list[str]
+    capsys: pytest.CaptureFixture[str], command: str, messages: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        run(command.split())
     assert stop.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -79,24 +102,47 @@ def test_a_wrong_command_line_says_what_is_allowed(
         assert message in " ".join(error.split())
 
 
+@pytest.mark.parametrize("words", [[], ["gardening"], ["--preset", "quick"]])
+def test_a_wrong_experiment_is_one_line_that_names_those_there_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert experiments.main(words) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert all(name in error for name in EXPERIMENTS)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "now"),
     [
-        (["reproduce", "shakespeare", "--steps", "many"], "--steps: 'many' is not a whole number"),
-        (["reproduce", "shakespeare", "--precision", "int4"], "'float32', 'tf32', 'bf16'"),
-        (["reproduce", "shakespeare", "--lengths", "16", "long"], "--lengths: 'long' is not a whole number"),
-        (
-            ["train", "--text", "stdlib", "--out", "x", "--learning-rate", "high"],
-            "--learning-rate: 'high' is not a number",
-        ),
-        (["evaluate", "x", "--text", "stdlib", "--part", "first"], "'held-out', 'whole'"),
+        ("reproduce shakespeare --steps 3", "python -m experiments growth --steps 3"),
+        ("reproduce facts --preset paper", "python -m experiments facts --preset paper"),
+        ("report runs/old", "python -m experiments.report runs/old"),
+        ("facts --condition mixed", "python -m experiments.facts.show --condition mixed"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_a_command_that_has_left_says_what_to_run(words: str, now: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.endswith(f"{now}\n")
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python -m experiments growth --steps many", "--steps: 'many' is not a whole number"),
+        ("python -m experiments growth --precision int4", "'float32', 'tf32', 'bf16'"),
+        ("python -m experiments growth --search maybe", "'true', 'false'"),
+        ("python -m experiments growth --lengths 16 long", "--lengths: 'long' is not a whole number"),
+        ("contentrope train --text stdlib --out x --learning-rate high", "--learning-rate: 'high' is not a number"),
+        ("contentrope evaluate x --text stdlib --part first", "'held-out', 'whole'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_one_line(capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        run(command.split())
     assert stop.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -120,7 +166,7 @@ def test_without_its_packages_it_says_what_to_install(package: str) -> None:
     missing = f"import sys; sys.modules[{package!r}] = None; "
     done = in_python("-c", missing + "from contentrope.cli import main; sys.exit(main(['info']))")
     assert done.returncode == 2
-    assert done.stderr == f"error: the command line needs {package}: pip install contentrope[cli]\n"
+    assert done.stderr == f"error: contentrope needs {package}: pip install contentrope[cli]\n"
 
 
 def test_the_package_can_be_run_as_a_module() -> None:

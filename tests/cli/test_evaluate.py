@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from contentrope.cli import main
-from contentrope.cli.texts import split, text_named
 from contentrope.corpora import load_corpus
-from contentrope.experiments.evaluation import perplexity
-from contentrope.experiments.saved import load_text_model
+from contentrope.evaluation.perplexity import perplexity
 from contentrope.results import read_json
+from contentrope.text_model import load_text_model
 
 
 def evaluate(model: Path, text: Path, *more: str) -> int:
@@ -73,21 +72,13 @@ def test_without_a_symbol_for_unknown_characters_they_are_refused(
     assert main([*words, *sizes]) == 0
     (tmp_path / "other.txt").write_text("é\n" * 50)
     assert evaluate(tmp_path / "run", tmp_path / "other.txt", "--part", "whole", "--lengths", "16") == 2
-    assert "50 characters of the text, such as 'é', are unseen in training" in capsys.readouterr().err
+    assert "character 'é' at position 0 is not among the" in capsys.readouterr().err
     # Only the first 2,000 characters were taken in training, so only they are taken now.
     assert main(["evaluate", str(tmp_path / "run"), "--text", "stdlib", "--lengths", "16", "--device", "cpu"]) == 0
     assert "held-out part of stdlib: 200 characters, 192 scored" in capsys.readouterr().out
     more = ["--characters", "1000", "--lengths", "16", "--device", "cpu"]
     assert main(["evaluate", str(tmp_path / "run"), "--text", "stdlib", *more]) == 0
     assert "note: the model was trained on 1,800 of 2,000 characters of 'stdlib'" in capsys.readouterr().out
-
-
-def test_texts_are_split_as_for_training(text: Path) -> None:
-    for source, characters in ((str(text), None), (str(text), 5000), ("stdlib", 3001)):
-        corpus = load_corpus(source, characters=characters)
-        training, held_out = split(text_named(source, characters))
-        assert corpus.vocabulary.decode(corpus.training) == training
-        assert corpus.vocabulary.decode(corpus.held_out) == held_out
 
 
 @pytest.mark.parametrize(

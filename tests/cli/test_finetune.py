@@ -17,19 +17,19 @@ import pytest
 import torch
 
 from contentrope.cli import main
-from contentrope.experiments.evaluation import perplexity
+from contentrope.evaluation.perplexity import perplexity
 from contentrope.results import read_json, write_json
-from contentrope.training.run import Run
+from contentrope.training.loop import Run
 
 if not importlib.util.find_spec("transformers"):
     pytest.skip("needs transformers", allow_module_level=True)
 
 import contentrope.hf as chf
-from contentrope.experiments.retrofit.reader import Reader
-from contentrope.experiments.retrofit.texts import encode, read_text
-from contentrope.hf.characters import character_tokenizer
-from contentrope.hf.checkpoints import load_any
-from contentrope.hf.plain import save_plain
+from contentrope.corpora import read_text
+from contentrope.hf.characters import character_tokenizer, encode
+from contentrope.hf.finetune import CausalLM
+from contentrope.hf.loading import load_any
+from experiments.retrofit.models import save_plain
 from tests.experiments.retrofit.tiny import TOKENIZER, lively_reader, saved_original
 from tests.hf.models import tiny
 
@@ -72,7 +72,7 @@ def test_everything_about_a_run_is_written(original: Path, letters: Path, tuned:
         model, tokenizer = load_any(str(folder))
         ids = encode(read_text([str(letters)]), tokenizer).held_out
         for length in (16, 64):
-            expected = perplexity(Reader(model), ids, length, max_tokens=(len(ids) - 1) // 64 * 64)
+            expected = perplexity(CausalLM(model), ids, length, max_tokens=(len(ids) - 1) // 64 * 64)
             assert found[name][str(length)] == pytest.approx(expected, rel=1e-5)
     assert found["after"]["64"] < found["before"]["64"]
 
@@ -104,7 +104,7 @@ def test_anchors_are_trained_and_come_back(original: Path, letters: Path, tmp_pa
     assert anchors is not None
     assert anchors.back == (0, 1)
     ids = encode(read_text([str(letters)]), tokenizer).held_out
-    expected = perplexity(Reader(model), ids, 64, max_tokens=(len(ids) - 1) // 64 * 64)
+    expected = perplexity(CausalLM(model), ids, 64, max_tokens=(len(ids) - 1) // 64 * 64)
     assert found["after"]["64"] == pytest.approx(expected, rel=1e-5)
 
 

@@ -12,7 +12,7 @@ import torch
 
 import contentrope as cr
 from contentrope.cli import main
-from contentrope.experiments.saved import load_text_model
+from contentrope.text_model import load_text_model
 
 
 def generate(model: Path, *more: str) -> int:

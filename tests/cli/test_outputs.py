@@ -18,19 +18,21 @@ import torch
 
 import contentrope as cr
 from contentrope.cli import main
-from contentrope.experiments.growth import PRESETS
 from contentrope.results import read_json, write_json
-from contentrope.training.run import Run
+from contentrope.training.loop import Run
+from experiments import __main__ as experiments
+from experiments import report
+from experiments.growth.config import PRESETS
 from tests.cli.conftest import SIZES
-from tests.experiments.growth_runs import TINY
+from tests.experiments.growth.runs import TINY
 
 
 def train(text: Path, out: Path, *more: str) -> list[str]:
     return ["train", "--text", str(text), "--out", str(out), "--device", "cpu", *SIZES, *more]
 
 
-def reproduce(out: Path, *more: str) -> list[str]:
-    return ["reproduce", "shakespeare", "--preset", "tiny", "--device", "cpu", "--out", str(out), *more]
+def growth(out: Path, *more: str) -> list[str]:
+    return ["growth", "--preset", "tiny", "--device", "cpu", "--out", str(out), *more]
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +51,16 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if ".contentrope" not in Path(name).parts}
 
 
-def require_refused(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str], *said: object) -> None:
+def require_refused(
+    words: list[str],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    *said: object,
+    program: Callable[[list[str]], int] = main,
+) -> None:
     before = tree(folder)
     capsys.readouterr()
-    assert main(words) == 2
+    assert program(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
@@ -175,47 +183,48 @@ def test_evaluate_writes_over_its_own_results_only(
 
 @pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize("name", ["results.json", "report.md", "report.html", "runs/rope/seed-0/model/config.json"])
-def test_reproduce_refuses_files_that_it_did_not_write(
+def test_an_experiment_refuses_files_that_it_did_not_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / name).write_text("{}")
-    require_refused(reproduce(tmp_path), tmp_path, capsys, tmp_path / name)
+    require_refused(growth(tmp_path), tmp_path, capsys, tmp_path / name, program=experiments.main)
 
 
 def test_a_report_is_written_over_its_own_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    assert main(reproduce(out, "--variants", "rope")) == 0
-    assert main(reproduce(out, "--variants", "content")) == 0
-    assert main(["report", str(out)]) == 0
+    assert experiments.main(growth(out, "--variants", "rope")) == 0
+    assert experiments.main(growth(out, "--variants", "content")) == 0
+    assert report.main([str(out)]) == 0
     page = (out / "report.html").read_bytes()
     (out / "report.html").write_text("my notes")
-    require_refused(["report", str(out)], out, capsys, out / "report.html")
+    require_refused([str(out)], out, capsys, out / "report.html", program=report.main)
     (out / "report.html").write_bytes(page)
-    assert main(["report", str(out)]) == 0
+    assert report.main([str(out)]) == 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "report.md").write_text("my notes")
-    require_refused(["report", str(out), "--out", str(tmp_path / "mine")], tmp_path, capsys, "report.md")
+    require_refused([str(out), "--out", str(tmp_path / "mine")], tmp_path, capsys, "report.md", program=report.main)
 
 
 def test_results_of_an_earlier_version_are_known_by_what_they_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have no record of what was written."""
-    assert main(reproduce(tmp_path, "--variants", "rope")) == 0
+    assert experiments.main(growth(tmp_path, "--variants", "rope")) == 0
     shutil.rmtree(tmp_path / ".contentrope")
     before = (tmp_path / "results.json").read_bytes()
     monkeypatch.setattr(Run, "advance", lambda run: pytest.fail("trained again"))
-    assert main(reproduce(tmp_path, "--variants", "rope")) == 0
+    assert experiments.main(growth(tmp_path, "--variants", "rope")) == 0
     assert (tmp_path / "results.json").read_bytes() == before
     monkeypatch.undo()
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     shutil.rmtree(tmp_path / ".contentrope")
     page = (tmp_path / "report.md").read_bytes()
     (tmp_path / "report.md").write_bytes(page + b"my notes")
-    require_refused(reproduce(tmp_path, "--variants", "rope", "alibi"), tmp_path, capsys, tmp_path / "report.md")
+    words = growth(tmp_path, "--variants", "rope", "alibi")
+    require_refused(words, tmp_path, capsys, tmp_path / "report.md", program=experiments.main)
     (tmp_path / "report.md").write_bytes(page)
-    assert main(reproduce(tmp_path, "--variants", "rope", "alibi")) == 0
+    assert experiments.main(growth(tmp_path, "--variants", "rope", "alibi")) == 0
     assert set(read_json(tmp_path / "results.json")["variants"]) == {"rope", "alibi"}
 
 
@@ -263,13 +272,13 @@ def test_a_report_can_be_made_while_the_experiment_runs(
 ) -> None:
     advance, statuses = Run.advance, []
 
-    def report(run: Run) -> None:
+    def show(run: Run) -> None:
         advance(run)
         if (tmp_path / "results.json").exists():
-            statuses.append(main(["report", str(tmp_path)]))
+            statuses.append(report.main([str(tmp_path)]))
 
-    monkeypatch.setattr(Run, "advance", report)
-    assert main(reproduce(tmp_path)) == 0
+    monkeypatch.setattr(Run, "advance", show)
+    assert experiments.main(growth(tmp_path)) == 0
     assert set(statuses) == {0}
 
 
@@ -315,8 +324,8 @@ PLACES: dict[str, Callable[[Path, Path], list[str]]] = {
     "checkpoint": train,
     "model": train,
     "train.json": train,
-    "results.json": lambda text, out: reproduce(out),
-    "report.md": lambda text, out: reproduce(out),
+    "results.json": lambda text, out: growth(out),
+    "report.md": lambda text, out: growth(out),
 }
 
 
@@ -329,6 +338,7 @@ def test_a_full_disk_is_one_line_wherever_it_is_met(
     from contentrope import files
 
     words, full, write, append = PLACES[name](text, tmp_path), [True], files.os.replace, files.append_line
+    program = experiments.main if words[0] == "growth" else main
 
     def fail_there(path: Path) -> None:
         if full[0] and name in Path(path).relative_to(tmp_path).parts:
@@ -345,14 +355,14 @@ def test_a_full_disk_is_one_line_wherever_it_is_met(
 
     monkeypatch.setattr(files.os, "replace", replace)
     monkeypatch.setattr("contentrope.training.metrics.append_line", append_line)
-    assert main(words) == 2
+    assert program(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
     for word in (str(tmp_path), name, "free"):
         assert word in error
     full[0] = False
-    assert main(words) == 0
+    assert program(words) == 0
 
 
 def test_safetensors_own_errors_are_one_line(

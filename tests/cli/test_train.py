@@ -16,11 +16,11 @@ import torch
 import contentrope as cr
 from contentrope.cli import main
 from contentrope.corpora import load_corpus
-from contentrope.experiments.evaluation import perplexity
-from contentrope.experiments.saved import load_text_model
+from contentrope.evaluation.perplexity import perplexity
 from contentrope.results import read_json, write_json
+from contentrope.text_model import load_text_model
 from contentrope.training import read_metrics
-from contentrope.training.run import Run
+from contentrope.training.loop import Run
 
 SIZES = ["--dim", "8", "--layers", "1", "--heads", "2", "--length", "16", "--steps", "20", "--batch-size", "2"]
 
@@ -117,7 +117,7 @@ def test_a_finished_run_is_neither_repeated_nor_changed(
         (["--save-every", "0"], "save_every must be at least 1"),
         (["--length", "5000"], "too few for a window of length 5000"),
         (["--length", "0"], "length must be an integer of at least 1"),
-        (["--text", "nowhere.txt"], "no corpus 'nowhere.txt'"),
+        (["--text", "nowhere.txt"], "there is no file or folder 'nowhere.txt'"),
         (["--acceleration", "graphs"], "needs a CUDA device"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
         (["--seed", str(2**64)], "less than 2**63"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ARGUMENTS = {"quickstart": ["--steps", "2"], "lora_conversion": ["--steps", "2"]}
@@ -15,10 +18,20 @@ SEVERAL_PROCESSES = {"context_parallel": ["-m", "torch.distributed.run", "--stan
 
 
 @pytest.mark.parametrize("example", sorted(path.stem for path in EXAMPLES.glob("*.py")))
-def test_examples_run(example: str, tmp_path: Path) -> None:
-    command = [sys.executable, *SEVERAL_PROCESSES.get(example, []), str(EXAMPLES / f"{example}.py")]
-    command += ARGUMENTS.get(example, [])
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.strip()
+def test_examples_run(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = str(EXAMPLES / f"{example}.py")
+    monkeypatch.chdir(tmp_path)
+    if example in SEVERAL_PROCESSES:
+        command = [sys.executable, *SEVERAL_PROCESSES[example], script]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stdout.strip()
+    else:
+        monkeypatch.setattr(sys, "argv", [script, *ARGUMENTS.get(example, [])])
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("default")  # as Python has it
+            runpy.run_path(script, run_name="__main__")
+        assert capsys.readouterr().out.strip()

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.schemes import DRAW_AT_RANDOM, KNOW_MEMORY
 from tests.fuzz.engine import Area, Distances, Program, Step
 from tests.fuzz.models import MARKER, WITH_UNITS, draw_model, mask, model_of, relative
 from tests.fuzz.streams import BOUND
-from tests.support import random_ids
+from tests.support import DRAW_AT_RANDOM, KNOW_MEMORY, random_ids
 
 MOST_COLUMNS = 120
 

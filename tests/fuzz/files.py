@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import contentrope as cr
 import contentrope.hf as chf
 from contentrope.corpora import CharVocabulary
-from contentrope.experiments.saved import load_text_model, save_text_model
 from contentrope.results import read_json, write_json
+from contentrope.text_model import load_text_model, save_text_model
 from contentrope.training import checkpoint as training
 from tests.fuzz.engine import Area, Distances, Program, Step
 from tests.hf.models import attached

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.schemes import KNOW_MEMORY, READ_UNITS
-from tests.support import ANCHORED, VARIANTS, VOCABULARY, lively_model
+from tests.support import ANCHORED, KNOW_MEMORY, READ_UNITS, VARIANTS, VOCABULARY, lively_model
 
 MARKER = VOCABULARY - 1
 ADDRESSED = (*KNOW_MEMORY, ANCHORED)

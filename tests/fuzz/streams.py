@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.schemes import KNOW_MEMORY
 from contentrope.units import FixedLength, Rule, Segmenter, TextRule
 from tests.fuzz.engine import Area, Distances, Program
 from tests.fuzz.models import ADDRESSED, DTYPES, MARKER, WITH_UNITS, draw_model, mask, model_of, relative
-from tests.support import VOCABULARY, in_chunks, random_ids
+from tests.support import KNOW_MEMORY, VOCABULARY, in_chunks, random_ids
 from tests.units.segmentations import TENSORS
 from tests.units.segmentations import VOCABULARY as WORDS
 
 LONGEST = 200
 BOUND = {0.5: 1e-13, 1.0: 1e-12, 2.0: 1e-11, 4.0: 1e-10, 8.0: 1e-9}
 """In float64, relative to the largest logit, by the scale of the weights: fifty times what was found or more (see
-docs/architecture.md), as rare cases amplify rounding, and still far below any fault."""
+docs/method.md), as rare cases amplify rounding, and still far below any fault."""
 TIMES_WORSE = 32
 """In other dtypes: how much further from float64 than the text read at once, or than one rounding of it."""
 RULES = {

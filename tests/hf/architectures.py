@@ -162,7 +162,7 @@ def outcome(name: str) -> Outcome:
 
 
 def use(model: PreTrainedModel) -> None:
-    """As one would: train a step, then write token by token what reading at once says too."""
+    """Train a step, then generate; decode must agree with prefill."""
     ids = torch.randint(4, 60, (2, 30), generator=torch.Generator().manual_seed(0))
     ids[:, ::7] = 3
     with torch.no_grad():
@@ -181,7 +181,7 @@ def use(model: PreTrainedModel) -> None:
     with torch.no_grad():
         at_once = model(written.sequences, use_cache=False).logits[:, 29:-1]
     apart = float((torch.stack(written.logits, dim=1) - at_once).abs().max() / at_once.abs().max())
-    assert apart < 1e-2, f"token by token and at once differ by {apart:.2g}"
+    assert apart < 1e-2, f"decode and prefill differ by {apart:.2g}"
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "huggingface.md"
@@ -189,7 +189,7 @@ BEGIN, END = "<!-- architectures -->\n", "<!-- /architectures -->"
 REASONS = {
     "does not call its attention through transformers' AttentionInterface": "attention of their own",
     "has no rotary embedding module": "no rotary embedding module",
-    "turns none of its keys": "no rotary positions",
+    "rotates none of its keys": "no rotary positions",
     "reads more than text": "more than text",
     "reads in both directions": "both directions",
     "keeps more in its cache": "more in the cache than keys and values (recurrent, linear or indexed layers)",

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import contentrope.hf as chf
-from contentrope.training.sharding import whole
+from contentrope.training.distributed import whole
 from tests.hf.models import TERMINATOR, random_ids, tiny
 
 STEPS = 3

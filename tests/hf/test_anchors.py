@@ -80,7 +80,7 @@ def test_competition_spares_the_units_a_head_goes_on_from(monkeypatch: pytest.Mo
 
 
 @every
-def test_reading_in_chunks_equals_reading_at_once(name: str) -> None:
+def test_chunked_prefill_and_decode_equal_prefill(name: str) -> None:
     check_chunks(competing(name), (6, 1, 4), "dynamic")
 
 
@@ -92,7 +92,7 @@ def test_heads_with_anchors_of_their_own_too(name: str, sizes: tuple[int, ...], 
 
 @some
 @pytest.mark.parametrize("kind", ["left", "right", "holes"])
-def test_padding_in_chunks(name: str, kind: str) -> None:
+def test_padding_in_chunked_prefill(name: str, kind: str) -> None:
     check_padding(competing(name, MIXED, dtype=padded_dtype(name)), kind)
 
 

@@ -51,7 +51,7 @@ def test_others_are_refused_with_the_reason_and_left_as_they_were(name: str) -> 
     assert not [m for m in model.modules() if m._forward_pre_hooks or m._forward_hooks]
 
 
-def test_a_cache_of_the_models_own_is_refused_by_what_it_said() -> None:
+def test_a_cache_of_the_models_own_is_refused_by_its_name() -> None:
     config = config_of("minimax")
     config.layer_types = ["full_attention"] * config.num_hidden_layers
     model = type(tiny("minimax"))(config).eval()
@@ -61,7 +61,7 @@ def test_a_cache_of_the_models_own_is_refused_by_what_it_said() -> None:
 
 def test_using_a_model_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     model = chf.attach(tiny("llama"), units={3}, max_length=8)
-    monkeypatch.setattr(keys, "turn_in_place", lambda *args: None)
+    monkeypatch.setattr(keys, "rotate_in_place", lambda *args: None)
     with pytest.raises(AssertionError, match="differ"):
         architectures.use(model)
 

@@ -241,9 +241,9 @@ def test_calls_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(cr.InputError, match="is_causal"):
         model(ids, is_causal=False)
     layer = model.model.layers[0]
-    embedded, turns = model.get_input_embeddings()(ids), tuple(torch.randn(2, 1, 8, 8).double())
+    embedded, cos_sin = model.get_input_embeddings()(ids), tuple(torch.randn(2, 1, 8, 8).double())
     with pytest.raises(cr.BackendError, match="layer 0"):
-        layer(embedded, position_embeddings=turns)
+        layer(embedded, position_embeddings=cos_sin)
 
 
 def test_padding_reaches_the_attention() -> None:

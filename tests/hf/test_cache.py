@@ -1,4 +1,4 @@
-"""With a cache or without, a model says the same: token by token, in chunks, in beams, after a rollback."""
+"""With a KV cache or without, a model computes the same: in decode, in chunked prefill, in beams, after a rollback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 import contentrope as cr
 import contentrope.hf as chf
-from contentrope.hf.rotary import Turning
+from contentrope.hf.rotary import LayerRotary
 from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, enliven, logits, padded_dtype, random_ids, tiny
 
 every = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -25,7 +25,7 @@ TOLERANCE = 2e-5
 
 @torch.no_grad()
 def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: tuple[int, ...], cache: Any, **inputs: Any) -> Tensor:
-    """Logits read chunk by chunk; the sizes are repeated until all is read."""
+    """Logits of a chunked prefill; the sizes are repeated until all is read."""
     parts, begin = [], 0
     while begin < ids.shape[1]:
         size = sizes[len(parts) % len(sizes)]
@@ -44,7 +44,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 @every
 @pytest.mark.parametrize("sizes", [(1,), (6, 1, 4)], ids=["tokens", "chunks"])
 @pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])
-def test_reading_in_chunks_equals_reading_at_once(name: str, sizes: tuple[int, ...], kind: str) -> None:
+def test_chunked_prefill_and_decode_equal_prefill(name: str, sizes: tuple[int, ...], kind: str) -> None:
     check_chunks(attached(name), sizes, kind)
 
 
@@ -60,7 +60,7 @@ def check_chunks(model: PreTrainedModel, sizes: tuple[int, ...], kind: str) -> N
 
 @some
 @pytest.mark.parametrize("kind", ["left", "right", "holes"])
-def test_padding_in_chunks(name: str, kind: str) -> None:
+def test_padding_in_chunked_prefill(name: str, kind: str) -> None:
     check_padding(attached(name, dtype=padded_dtype(name)), kind)
 
 
@@ -201,7 +201,7 @@ def test_caches_that_do_not_fit_are_refused() -> None:
         model(ids[:1], past_key_values=cache)
 
 
-def test_two_texts_at_once_do_not_meet() -> None:
+def test_two_texts_with_a_cache_each_do_not_meet() -> None:
     model, ids = attached("llama"), random_ids(2, 16)
     expected = logits(model, ids, use_cache=False)
     caches: list[Any] = [DynamicCache(config=model.config) for _ in range(2)]
@@ -232,8 +232,8 @@ def test_a_call_that_fails_leaves_no_half_written_cache_behind(monkeypatch: pyte
     assert logits(model, ids).shape == (1, 9, 64)
 
 
-def test_a_call_that_fails_while_keys_are_turned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first layer has turned its keys, the second has not: cropping to where the call began cannot undo that."""
+def test_a_call_that_fails_while_keys_are_rotated_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer has rotated its keys, the second has not: cropping to where the call began cannot undo that."""
     model, ids = attached("llama"), random_ids(1, 9, end_rate=0.0)
     ids[0, 6] = TERMINATOR
     cache = DynamicCache(config=model.config)
@@ -248,26 +248,26 @@ def test_a_call_that_fails_while_keys_are_turned_is_told(monkeypatch: pytest.Mon
             logits(model, ids[:, 4:], past_key_values=cache)
     with pytest.raises(cr.CacheError, match="did not finish"):
         cache.crop(-5)
-    with pytest.raises(cr.CacheError, match="some of its keys are turned"):
+    with pytest.raises(cr.CacheError, match="some of its keys are rotated"):
         logits(model, ids[:, 4:], past_key_values=cache)
 
 
 @some
 @pytest.mark.parametrize("kind", [DynamicCache, StaticCache])
-def test_a_token_that_completes_nothing_turns_no_key(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_completes_nothing_rotates_no_key(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = attached(name), random_ids(1, 12, end_rate=0.0)
     ids[0, [3, 9]] = TERMINATOR
-    turned: list[int] = []
-    real = Turning.turn
-    monkeypatch.setattr(Turning, "turn", lambda self, x, r: turned.append(x.shape[1]) or real(self, x, r))
+    rotated: list[int] = []
+    real = LayerRotary.rotate
+    monkeypatch.setattr(LayerRotary, "rotate", lambda self, x, r: rotated.append(x.shape[1]) or real(self, x, r))
     room = {"max_cache_len": 12} if kind is StaticCache else {}
     cache = kind(config=model.config, **room)
     logits(model, ids[:, :6], past_key_values=cache)
     for t in range(6, 12):
-        turned.clear()
+        rotated.clear()
         logits(model, ids[:, t : t + 1], past_key_values=cache)
-        assert bool(turned) == (t == 9)
-        assert max(turned, default=0) <= 6, "only the keys of the completed unit are turned"
+        assert bool(rotated) == (t == 9)
+        assert max(rotated, default=0) <= 6, "only the keys of the completed unit are rotated"
 
 
 @pytest.mark.parametrize("anchors", [0, 1])

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 import contentrope as cr
 import contentrope.hf as chf
-from contentrope.hf import attention, frame, keys, probe
+from contentrope.hf import attention, keys, probe, reading
 from contentrope.hf.check import Check
 from contentrope.hf.frame import Frame
 from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, logits, random_ids, tiny
@@ -22,30 +22,30 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 def wrong_layout(patch: pytest.MonkeyPatch, model: Any) -> None:
-    def turning_of(*args: Any) -> Any:
+    def rotary_of(*args: Any) -> Any:
         right = own(*args)
         return right and replace(right, pairs="interleaved" if right.pairs == "half" else "half")
 
-    own = probe.turning_of
-    patch.setattr(probe, "turning_of", turning_of)
+    own = probe.rotary_of
+    patch.setattr(probe, "rotary_of", rotary_of)
 
 
 def wrong_direction(patch: pytest.MonkeyPatch, model: Any) -> None:
-    def turning_of(*args: Any) -> Any:
+    def rotary_of(*args: Any) -> Any:
         right = own(*args)
         return right and replace(right, backwards=not right.backwards)
 
-    own = probe.turning_of
-    patch.setattr(probe, "turning_of", turning_of)
+    own = probe.rotary_of
+    patch.setattr(probe, "rotary_of", rotary_of)
 
 
 def frequencies_off_by_a_hundredth(patch: pytest.MonkeyPatch, model: Any) -> None:
-    def turning_of(*args: Any) -> Any:
+    def rotary_of(*args: Any) -> Any:
         right = own(*args)
         return right and replace(right, frequency=1.01 * right.frequency)
 
-    own = probe.turning_of
-    patch.setattr(probe, "turning_of", turning_of)
+    own = probe.rotary_of
+    patch.setattr(probe, "rotary_of", rotary_of)
 
 
 def keys_rotated_twice(patch: pytest.MonkeyPatch, model: Any) -> None:
@@ -55,8 +55,8 @@ def keys_rotated_twice(patch: pytest.MonkeyPatch, model: Any) -> None:
         own(*args)
         own(*args)
 
-    own = keys.turn_in_place
-    patch.setattr(keys, "turn_in_place", twice)
+    own = keys.rotate_in_place
+    patch.setattr(keys, "rotate_in_place", twice)
 
 
 def chunks_not_rotated(patch: pytest.MonkeyPatch, model: Any) -> None:
@@ -73,7 +73,7 @@ def leaked_address(patch: pytest.MonkeyPatch, model: Any) -> None:
     def of_queries(rotation: Any, units: Any) -> Any:
         return type(rotation)(*(None if x is None else x[:, -units.seq_length :] for x in rotation))
 
-    patch.setattr(frame, "_of_queries", of_queries)
+    patch.setattr(reading, "_of_queries", of_queries)
 
 
 def reads_ahead(patch: pytest.MonkeyPatch, model: Any) -> None:
@@ -169,15 +169,15 @@ def test_what_changes_bits_only_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("wrong", ["pairs", "frequency"])
 def test_one_layer_among_many_is_named(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama", num_hidden_layers=5)
-    own, calls = probe.turning_of, list[int]()
+    own, calls = probe.rotary_of, list[int]()
 
-    def turning_of(*args: Any) -> Any:
+    def rotary_of(*args: Any) -> Any:
         calls.append(len(calls))
         right = own(*args)
         other = {"pairs": "interleaved", "frequency": 1.01 * right.frequency}
         return replace(right, **{wrong: other[wrong]}) if calls[-1] // 2 == 3 else right
 
-    monkeypatch.setattr(probe, "turning_of", turning_of)
+    monkeypatch.setattr(probe, "rotary_of", rotary_of)
     with pytest.raises(cr.InputError, match="layer 3"):
         chf.attach(model, units={TERMINATOR}, max_length=7)
 

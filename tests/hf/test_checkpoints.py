@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 
 import contentrope.hf as chf
 from contentrope.errors import CheckpointError, InputError
-from contentrope.hf.checkpoints import load_any
 from contentrope.hf.layout import is_checkpoint, is_converted
+from contentrope.hf.loading import load_any
 from contentrope.hf.plain import config_of, load_model, load_tokenizer
 from contentrope.units import FixedLength
 from tests.experiments.retrofit.tiny import LINES, TOKENIZER, addressed_reader, lively_reader, saved_original

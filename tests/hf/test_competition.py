@@ -69,10 +69,10 @@ def test_caps_and_sinks_are_left_as_they_are(name: str, monkeypatch: pytest.Monk
     logits(model, ids, use_cache=False)
     assert len(calls) == 2
     for adapter, layer, frame, states, (_, options), found in calls:
-        turning, alpha = adapter.turnings[layer.turning], frame.competition_in(layer.layer_idx)
+        rotary, alpha = adapter.rotaries[layer.rotary], frame.competition_in(layer.layer_idx)
         query, key, value = states
-        query = turning.turn(query.transpose(1, 2), frame.queries[layer.turning]).transpose(1, 2)
-        addressed = turning.turn(key.transpose(1, 2), frame.window.rotations[layer.turning]).transpose(1, 2)
+        query = rotary.rotate(query.transpose(1, 2), frame.rotations.queries[layer.rotary]).transpose(1, 2)
+        addressed = rotary.rotate(key.transpose(1, 2), frame.rotations.window.rotations[layer.rotary]).transpose(1, 2)
         keys, addressed, value = (x.repeat_interleave(2, dim=1) for x in (key, addressed, value))
         same_unit, visible = same_unit_and_visible(frame.rule)
         reads_local = (same_unit & ~frame.rule.closes[..., None])[:, None]
@@ -91,7 +91,7 @@ def test_caps_and_sinks_are_left_as_they_are(name: str, monkeypatch: pytest.Monk
 @every
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize("sizes", [(1,), (6, 1, 4)], ids=["tokens", "chunks"])
-def test_reading_in_chunks_equals_reading_at_once(name: str, learn: bool, sizes: tuple[int, ...]) -> None:
+def test_chunked_prefill_and_decode_equal_prefill(name: str, learn: bool, sizes: tuple[int, ...]) -> None:
     model, ids = competing(name, learn=learn), random_ids(2, 29)
     expected = logits(model, ids, use_cache=False)
     same(in_chunks(model, ids, sizes, DynamicCache(config=model.config)), expected)
@@ -121,7 +121,7 @@ def test_exponents_are_learned(name: str) -> None:
     found.square().sum().backward()
     gradient = model.contentrope.exponents.grad
     for index, layer in chf.adapter_of(model).layers.items():
-        assert bool(gradient[index].any()) == (layer.turning is not None)
+        assert bool(gradient[index].any()) == (layer.rotary is not None)
 
 
 @pytest.mark.parametrize("name", ["llama", *NOT_PLAIN])

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from contentrope.errors import CheckpointError, InputError
-from contentrope.hf.checkpoints import load_any
 from contentrope.hf.layout import is_checkpoint, is_converted
+from contentrope.hf.loading import load_any
 from contentrope.hf.plain import config_of, load_model, require_embedded
 from tests.experiments.retrofit.tiny import lively_reader, saved_original
 from tests.hf.test_checkpoints import as_before, converted, logits, saved

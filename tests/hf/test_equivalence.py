@@ -29,8 +29,8 @@ class Backwards(Addresses):
     def forward(self, embedded: Tensor, units: Any, slot: Tensor, open_unit: Any) -> list[Tensor]:
         number = torch.arange(slot.shape[1]) + units.unit[:, :1]
         found = []
-        for turning in self.turnings:
-            angles = -(1 - self.gate) * FIRST * turning.frequency.expand(turning.heads, -1)
+        for rotary in self.rotaries:
+            angles = -(1 - self.gate) * FIRST * rotary.frequency.expand(rotary.heads, -1)
             found.append(torch.where((number == 0)[..., None, None], angles, 0.0))
         return found
 
@@ -49,7 +49,7 @@ def attach_backwards(name: str, gate: float = 0.0) -> tuple[Any, Tensor]:
     expected = logits(model, ids)
     chf.attach(model, units={TERMINATOR}, positions=gate, max_length=LONGEST, check=False)
     found = chf.adapter_of(model)
-    model.contentrope = Backwards(found.turnings, model.config.hidden_size, LONGEST).double()
+    model.contentrope = Backwards(found.rotaries, model.config.hidden_size, LONGEST).double()
     model.contentrope.gate = gate
     return model, expected
 
@@ -97,7 +97,7 @@ def test_a_token_alone_is_the_first_of_many(name: str, anchors: int) -> None:
 def test_a_wrong_layout_is_caught(name: str, wrong: str) -> None:
     model, expected = attach_backwards(name)
     adapter = chf.adapter_of(model)
-    (turning,) = adapter.turnings
-    other = {"pairs": "interleaved" if turning.pairs == "half" else "half", "backwards": not turning.backwards}
-    adapter.turnings[0] = replace(turning, **{wrong: other[wrong]})
+    (rotary,) = adapter.rotaries
+    other = {"pairs": "interleaved" if rotary.pairs == "half" else "half", "backwards": not rotary.backwards}
+    adapter.rotaries[0] = replace(rotary, **{wrong: other[wrong]})
     assert float((logits(model, two_units()) - expected).abs().max()) > 100 * TOLERANCE

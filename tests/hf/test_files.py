@@ -100,8 +100,8 @@ def test_frequencies_are_compared_as_precisely_as_they_were_written(
     model, ids = attached("llama"), random_ids(2, 19)
     chf.save(model, tmp_path)
     settings = json.loads((tmp_path / "contentrope.json").read_text()) | {"format": number}
-    turning = settings["turnings"]["0"]
-    turning["frequency"] = [float(f"{x * (1 + off):.6g}") for x in turning["frequency"]]
+    rotary = settings["turnings"]["0"]
+    rotary["frequency"] = [float(f"{x * (1 + off):.6g}") for x in rotary["frequency"]]
     tensors = load_file(tmp_path / "contentrope.safetensors")
     (tmp_path / "contentrope.safetensors").write_bytes(sealed(settings, tensors))
     (tmp_path / "contentrope.json").unlink()

@@ -49,10 +49,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     columns: list[int] = []
     take = masks._taken
 
-    def noted(frame: Any, keys: int, *rest: Any) -> Tensor:
+    def noted(frame: Any, scores: masks.Scores, competition: Any) -> Tensor:
         if frame.units.seq_length == 1:
-            columns.append(keys)
-        return take(frame, keys, *rest)
+            columns.append(scores.keys)
+        return take(frame, scores, competition)
 
     monkeypatch.setattr(masks, "_taken", noted)
     return columns

@@ -74,7 +74,7 @@ def test_the_way_through_the_models_own_attention_equals_the_reference(name: str
 
 @every
 @pytest.mark.parametrize("sizes", [(1,), (6, 1, 4)], ids=["tokens", "chunks"])
-def test_reading_in_chunks_equals_reading_at_once(name: str, sizes: tuple[int, ...]) -> None:
+def test_chunked_prefill_and_decode_equal_prefill(name: str, sizes: tuple[int, ...]) -> None:
     model, ids = remembering(name), text()
     expected = logits(model, ids, use_cache=False)
     for cache in (DynamicCache(config=model.config), StaticCache(config=model.config, max_cache_len=30)):

@@ -24,7 +24,7 @@ def loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def frequencies(model: PreTrainedModel) -> list[torch.Tensor]:
-    return [turning.frequency for turning in chf.adapter_of(model).turnings]
+    return [rotary.frequency for rotary in chf.adapter_of(model).rotaries]
 
 
 def own_frequencies(model: PreTrainedModel) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def summed(by_token: Tensor, slot: Tensor, slots: int) -> Tensor:
     """What the kernel makes of it."""
     angles = by_token.new_zeros(len(by_token), slots, *by_token.shape[2:]).requires_grad_()
-    shared = shared_angles(angles, slot)
+    shared = shared_angles(angles, slot, slots)
     assert shared.shape == by_token.shape
     (found,) = torch.autograd.grad(shared, angles, by_token)
     return found
@@ -70,4 +70,4 @@ def test_the_operator_keeps_its_promises() -> None:
     angles = torch.randn(1, 4, 2, 3, device=DEVICE, requires_grad=True)
     # Its numbers mean nothing, so nothing compares them.
     utilities = "test_schema", "test_autograd_registration", "test_faketensor"
-    torch.library.opcheck(shared_angles.known, (angles, slots_of([0, 0, 1, 1, 0])), test_utils=utilities)
+    torch.library.opcheck(shared_angles.known, (angles, slots_of([0, 0, 1, 1, 0]), 4), test_utils=utilities)

@@ -22,7 +22,7 @@ import contentrope as cr
 from contentrope import parallel
 from contentrope.errors import BackendError, InputError
 from tests.support import ANCHORED, LEARNED, TERMINATOR, VOCABULARY, lively_model, random_ids
-from tests.test_causality import LeakyFrame
+from tests.test_causality import LeakyContext
 
 BATCH, PART = 2, 11
 Masks = dict[str, Tensor]
@@ -188,7 +188,7 @@ def main(rank: int, size: int, folder: Path) -> None:
     # Faults that must be found: a cut unit's address made of a part, and addresses of units that are open.
     with mock.patch.object(parallel.Share, "whole_units", lambda share, sums, units, slot: sums):
         found["parts for wholes"] = compared(made("content"), *text)
-    with mock.patch("contentrope.schemes.addressed.AddressedFrame", LeakyFrame):
+    with mock.patch("contentrope.schemes.addressed.AddressedContext", LeakyContext):
         found["leak"] = causal(made("content"), *text)
     found |= {"sent": sent(text[0]), "refusals": refusals(text[0])}
     (folder / f"found-{rank}.json").write_text(json.dumps(found))

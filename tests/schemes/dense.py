@@ -50,7 +50,7 @@ def naive_logits(
     return layer_norm(x, model.norm) @ model.head.weight.T + model.head.bias
 
 
-def turned(x: Tensor, angles: Tensor, layout: str = "half") -> Tensor:
+def rotated_by(x: Tensor, angles: Tensor, layout: str = "half") -> Tensor:
     """Rotate (batch, heads, seq, head_dim) by angles (batch, heads or 1, seq, pairs), as complex numbers."""
     pairs = angles.shape[-1]
     rest = x[..., 2 * pairs :]
@@ -74,7 +74,7 @@ def rotary_scores(positions: Tensor, frequencies: Tensor, *, layout: str = "half
     angles = positions.double()[:, None, :, None] * frequencies.view(-1, 1, frequencies.shape[-1])
 
     def scores(_layer: int, query: Tensor, key: Tensor) -> Tensor:
-        query, key = turned(query, angles, layout), turned(key, angles, layout)
+        query, key = rotated_by(query, angles, layout), rotated_by(key, angles, layout)
         return gain * query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
 
     return scores

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.frames import AddressedFrame
+from contentrope.context import AddressedContext
 from tests.support import TERMINATOR, lively_model, random_ids
 
 
@@ -19,13 +19,13 @@ def logits(model: cr.Transformer, ids: Tensor, seed: int) -> Tensor:
 def angles_seen(model: cr.Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """The addresses of one call, (batch, slots, kv_heads, pairs)."""
     seen: list[Tensor] = []
-    address = AddressedFrame._address
+    address = AddressedContext._address
 
-    def spy(frame: AddressedFrame, by_slot: Tensor) -> None:
+    def spy(context: AddressedContext, by_slot: Tensor) -> None:
         seen.append(by_slot)
-        address(frame, by_slot)
+        address(context, by_slot)
 
-    monkeypatch.setattr(AddressedFrame, "_address", spy)
+    monkeypatch.setattr(AddressedContext, "_address", spy)
     model(ids)
     return seen[0].detach()
 

@@ -23,10 +23,10 @@ def by_hand(model: cr.Transformer, ids: Tensor, anchors: tuple[int, ...]) -> Ten
     unit, closes = units.unit[0].tolist(), units.closes[0].tolist()
     scheme = model.scheme
     local = scheme.reader.rotations.at(units.local, torch.float64, bound=model.config.max_unit_length)
-    turned = rotate(model.embedding(ids).unflatten(-1, (model.config.heads, -1)), local).flatten(-2)[0]
+    rotated = rotate(model.embedding(ids).unflatten(-1, (model.config.heads, -1)), local).flatten(-2)[0]
     address = {}
     for e in set(unit):
-        tokens = turned[[t for t, u in enumerate(unit) if u == e]]
+        tokens = rotated[[t for t, u in enumerate(unit) if u == e]]
         address[e] = scheme.address(tokens.sum(0)[None, None], torch.tensor([[float(len(tokens))]]))[0, 0]
     none = torch.zeros_like(address[0])
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import contentrope as cr
-from contentrope.experiments.sizes import ModelSize
+from contentrope.training.sizes import ModelSize
 from tests.schemes.test_options import OPTIONS
 
 HUGE = 10**400

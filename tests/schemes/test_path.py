@@ -16,7 +16,7 @@ from torch import Tensor
 import contentrope as cr
 from contentrope.attention import householder
 from contentrope.attention.householder import path_attention, rewritten_keys
-from contentrope.frames.path import predecessors
+from contentrope.schemes.path import predecessors
 from tests.support import in_chunks, lively_model, random_ids
 from tests.support.decoder import Scores, dense_logits, padding_everywhere, read_dense
 from tests.support.sizes import counting_kept, largest_tensor

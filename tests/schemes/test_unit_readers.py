@@ -21,8 +21,8 @@ from tests.schemes.dense import (
     layer_norm,
     naive_logits,
     rotary_scores,
+    rotated_by,
     series,
-    turned,
 )
 from tests.support import TERMINATOR, lively_model, random_ids
 from tests.support.decoder import padding_everywhere
@@ -75,9 +75,9 @@ def addressed_scores(
     log_units = unit.clamp(min=1).double().log()[:, None, :, None]
 
     def scores(layer: int, query: Tensor, key: Tensor) -> Tensor:
-        query = turned(query, query_angles)
-        local_score = query @ turned(key, inside.expand_as(address)).transpose(-1, -2)
-        addressed_score = query @ turned(key, inside + address).transpose(-1, -2)
+        query = rotated_by(query, query_angles)
+        local_score = query @ rotated_by(key, inside.expand_as(address)).transpose(-1, -2)
+        addressed_score = query @ rotated_by(key, inside + address).transpose(-1, -2)
         chosen = torch.where(same_unit & ~closes[:, None, :, None], local_score, addressed_score)
         rivalry = torch.as_tensor(alpha(layer)).view(-1, 1, 1) * log_units
         return chosen / math.sqrt(query.shape[-1]) - torch.where(same_unit, 0.0, rivalry)
@@ -91,7 +91,7 @@ def content_address(model: cr.Transformer, ids: Tensor, valid: Tensor) -> Tensor
     unit, local, _ = units_by_hand(ids, config.max_unit_length, valid)
     inside = local.double()[:, None, :, None] * series(config.pair_count)
     by_head = model.embedding.weight[ids].unflatten(-1, (config.heads, -1)).transpose(1, 2)
-    rotated = turned(by_head, inside.expand(-1, config.heads, -1, -1)).transpose(1, 2).flatten(2)
+    rotated = rotated_by(by_head, inside.expand(-1, config.heads, -1, -1)).transpose(1, 2).flatten(2)
     out = torch.zeros(*ids.shape, config.key_heads * config.pair_count, dtype=torch.float64)
     for row in range(len(ids)):
         for number in range(int(unit[row].max()) + 1):

@@ -16,6 +16,9 @@ TERMINATOR = 0
 ANCHORED = "content, anchored"
 VARIANTS = (*schemes.names(), ANCHORED)
 """Every scheme, and options that change what is cached."""
+READ_UNITS = schemes.names(reads_units=True)
+KNOW_MEMORY = schemes.names(knows_memory_units=True)
+DRAW_AT_RANDOM = schemes.names(draws_at_random=True)
 LEARNED = {"competition": 1.0, "learn_competition": True, "sharpness": 0.3, "learn_sharpness": True}
 """All that an addressed scheme can learn beside its addresses."""
 
@@ -41,7 +44,7 @@ def lively_model(
         key_heads = settings.get("kv_heads") or settings["heads"]
         anchors = tuple((1, 2, 0)[head % 3] for head in range(key_heads))
         scheme, settings["options"] = "content", {"anchors": anchors, **settings.get("options", {})}
-    if scheme not in schemes.KNOW_MEMORY:
+    if scheme not in KNOW_MEMORY:
         backend = "auto"  # the others refuse to be asked
     model = cr.Transformer(cr.ModelConfig(scheme=scheme, **settings), backend=backend).double()
     with torch.no_grad():

@@ -57,8 +57,8 @@ def read(
     rotations = fused.rotations_of(Rotation(place.cos(), place.sin()), angles, units.unit, units.closes)
     given = torch.randn(1, LENGTH, heads + 2 * kv_heads, head_dim, device=device).to(dtype).requires_grad_()
     rule = PairRule.among(units, spare)
-    facts = *rotations[:6], *fused._facts(rule, competition, heads)
-    out, *_ = ops.packed_attention.recorded(given, rotations.angles, *facts, kv_heads, False, 0.1, fused._longest(rule))
+    facts = *rotations[:6], False, *fused._pairs(rule, competition, heads)
+    out, *_ = ops.packed_attention(given, rotations.angles, *facts, kv_heads, 0.1, fused._longest(rule))
     out.sum().backward()
     assert given.grad is not None
     assert angles.grad is not None
@@ -70,9 +70,9 @@ def summed_up(device: str) -> list[torch.Tensor]:
     embedded = torch.randn(1, LENGTH, 192, device=device, requires_grad=True)
     slot, angles = torch.arange(LENGTH, device=device)[None] // 8, torch.randn(1, LENGTH, 1, 48, device=device)
     norm = torch.ones(192, device=device), torch.zeros(192, device=device), 1e-5
-    normed, *_ = address.unit_descriptors.recorded(embedded, slot, angles.cos(), angles.sin(), *norm, 96, False)
+    normed, *_ = address.unit_descriptors(embedded, slot, angles.cos(), angles.sin(), *norm, 96, False)
     weight, bias = (torch.randn(*size, device=device, requires_grad=True) for size in ((96, 192), (96,)))
-    address.unit_angles.recorded(normed, slot, weight, bias).sum().backward()
+    address.unit_angles(normed, slot, weight, bias).sum().backward()
     assert embedded.grad is not None
     assert weight.grad is not None
     assert bias.grad is not None

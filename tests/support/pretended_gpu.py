@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 
-from contentrope.kernels.launch import start
+from contentrope.kernels.ops import start
 
 starts: list[tuple[Any, ...]] = []
 """Of every kernel started: programs, compiled function, arguments."""

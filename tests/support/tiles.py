@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from contentrope.kernels import launch, tuning
+from contentrope.kernels import ops, tuning
 from contentrope.kernels.tuning import Tile
 
 Choose = Callable[[str, list[Tile]], list[Tile]]
@@ -42,7 +42,7 @@ def _changed(name: str, value: Any) -> Iterator[None]:
 
 def _forget() -> None:
     tuning.tuned.cache_clear()
-    launch._found.clear()
+    ops._found.clear()
 
 
 def first_and_smallest(kernel: str, tiles: list[Tile]) -> list[Tile]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.frames import Projected
+from contentrope.context import Projected
 from tests.support import TERMINATOR, VOCABULARY
 
 
@@ -18,11 +18,11 @@ class Weights:
 
     def __init__(self, model: cr.Transformer) -> None:
         self.by_layer: list[Tensor] = []
-        make_frame = model.scheme.frame
+        make_context = model.scheme.context
 
         def probed(chunk: Any) -> Any:
-            frame = make_frame(chunk)
-            attend = frame.attend
+            context = make_context(chunk)
+            attend = context.attend
 
             def attend_and_look(layer: int, hidden: Tensor, projected: Projected) -> Tensor:
                 query, key, value, _ = projected
@@ -34,10 +34,10 @@ class Weights:
                 self.by_layer.append(torch.cat(parts, dim=-1)[0].transpose(0, 1))
                 return attend(layer, hidden, projected)
 
-            frame.attend = attend_and_look
-            return frame
+            context.attend = attend_and_look
+            return context
 
-        model.scheme.frame = probed
+        model.scheme.context = probed
 
 
 def written(units: list[list[int]]) -> tuple[Tensor, list[Tensor]]:

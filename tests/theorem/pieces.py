@@ -93,8 +93,8 @@ def operator(addresses: Tensor, text: Text, key: Token, query: Token) -> Tensor:
 def descriptor(pieces: Pieces, unit: Tensor) -> Tensor:
     """Equation (1) word by word: the mean of R_i x_i, with powers of one matrix."""
     one_step = pieces.one_step()
-    turned = [torch.linalg.matrix_power(one_step, i) @ token.view(HEADS, HEAD_DIM, 1) for i, token in enumerate(unit)]
-    return torch.stack(turned).mean(0).flatten()
+    rotated = [torch.linalg.matrix_power(one_step, i) @ token.view(HEADS, HEAD_DIM, 1) for i, token in enumerate(unit)]
+    return torch.stack(rotated).mean(0).flatten()
 
 
 def make_pieces(seed: int, **rotary: Any) -> Pieces:

@@ -74,8 +74,8 @@ def test_scores_move_at_most_k_times_the_descriptors(
     )
     bound = lipschitz_constant(pieces, [z, z_other, u, u_other]) * ((z - u).norm() + (z_other - u_other).norm())
     assert distance(before, after) <= float(bound) + TOLERANCE
-    turned = torch.linalg.matrix_norm(address_of(pieces, z) - address_of(pieces, u), ord=2).max()
-    assert float(turned) <= lipschitz_constant(pieces, [z, u]) * float((z - u).norm()) + TOLERANCE
+    rotated = torch.linalg.matrix_norm(address_of(pieces, z) - address_of(pieces, u), ord=2).max()
+    assert float(rotated) <= lipschitz_constant(pieces, [z, u]) * float((z - u).norm()) + TOLERANCE
 
 
 @given(all_pieces, texts(2, 2), seeds, positions, positions, steps)
@@ -98,7 +98,7 @@ def test_scores_move_at_most_k_times_the_contents(
 
 @given(all_pieces, seeds)
 def test_the_bound_is_not_idle(pieces: Pieces, seed: int) -> None:
-    """Moving the descriptor straight up the steepest row turns the address by at least half of K per unit."""
+    """Moving the descriptor straight up the steepest row rotates the address by at least half of K per unit."""
     norm, project = pieces.address.norm, pieces.address.project
     z = torch.randn(DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     rows = project.weight * norm.weight
@@ -107,8 +107,8 @@ def test_the_bound_is_not_idle(pieces: Pieces, seed: int) -> None:
     seen = rows - rows @ unseen @ unseen.T
     direction = seen[seen.norm(dim=1).argmax()]
     u = z + 1e-6 * direction / direction.norm()
-    turned = torch.linalg.matrix_norm(address_of(pieces, z) - address_of(pieces, u), ord=2).max()
-    assert float(turned) >= 0.5 * lipschitz_constant(pieces, [z, u]) * 1e-6
+    rotated = torch.linalg.matrix_norm(address_of(pieces, z) - address_of(pieces, u), ord=2).max()
+    assert float(rotated) >= 0.5 * lipschitz_constant(pieces, [z, u]) * 1e-6
 
 
 @given(all_pieces, seeds, positions, positions)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from contentrope.training.interrupts import interrupts_held
+from contentrope.training.loop import interrupts_held
 
 
 @pytest.fixture(autouse=True)

@@ -237,7 +237,7 @@ def test_a_step_that_was_saved_has_been_recorded(tmp_path: Path, monkeypatch: py
     def cut(*_: object) -> None:
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr("contentrope.training.run.checkpoints.save", cut)
+    monkeypatch.setattr("contentrope.training.loop.checkpoints.save", cut)
     with pytest.raises(RuntimeError, match="power cut"):
         run(tmp_path, checkpoint=tmp_path)
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["step"] == 12

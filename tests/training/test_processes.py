@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contentrope.errors import BackendError
-from contentrope.training import Stepper, StepReport, local_device, read_metrics, stepper_for, train
+from contentrope.training import Stepper, StepReport, read_metrics, train
 from contentrope.training import checkpoint as checkpoints
+from tests.support.once import made_once
 from tests.training import program_for_processes as program
 from tests.training.program_for_processes import CONFIG, UnevenBatches, small_model
 
@@ -80,7 +80,8 @@ def saved_in(folder: Path) -> dict[str, Tensor]:
     return found[0]
 
 
-def launched(command: list[str], folder: Path, ending: str) -> Launch:
+def launched(command: list[str], folder: Path, ending: str) -> tuple[int, str]:
+    """The exit status and the output."""
     one_process(folder / "from_one", stop=3)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     arguments = [sys.executable, "-m", *command, program.__file__, str(folder), ending]
@@ -94,7 +95,7 @@ def launched(command: list[str], folder: Path, ending: str) -> Launch:
             if process.poll() is None:
                 process.terminate()  # the launcher takes its processes along
                 process.wait(timeout=60)
-    return Launch(folder, process.returncode, (folder / "output").read_text())
+    return process.returncode, (folder / "output").read_text()
 
 
 def press_ctrl_c_when_ready(process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -113,12 +114,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launched(DDP, tmp_path_factory.mktemp("ddp"), ending="poison")
+    folder, found = made_once(tmp_path_factory, "ddp", lambda place: launched(DDP, place, ending="poison"))
+    return Launch(folder, *found)
 
 
 @pytest.fixture(scope="module")
 def fsdp2(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launched(FSDP2, tmp_path_factory.mktemp("fsdp2"), ending="ctrl_c")
+    folder, found = made_once(tmp_path_factory, "fsdp2", lambda place: launched(FSDP2, place, ending="ctrl_c"))
+    return Launch(folder, *found)
 
 
 @pytest.fixture(params=["ddp", "fsdp2"])
@@ -227,27 +230,3 @@ def test_ctrl_c_for_the_launcher_saves_and_ends_both(fsdp2: Launch) -> None:
     outcomes = [json.loads((fsdp2.folder / f"ctrl-c-{rank}.json").read_text()) for rank in (0, 1)]
     assert [outcome["error"] for outcome in outcomes] == ["HeldInterrupt"] * 2
     assert len(list((fsdp2.folder / "ctrl_c").glob("step-*"))) == 1
-
-
-# --- one process -------------------------------------------------------------------------------------------------
-
-
-def test_one_process_gets_the_plain_stepper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert type(stepper_for(small_model(), CONFIG)) is Stepper
-    assert local_device("cuda") == torch.device("cuda")
-
-
-def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert local_device("cuda") == torch.device("cuda:3")
-    assert local_device("cuda:1") == torch.device("cuda:1")
-    assert local_device("cpu") == torch.device("cpu")
-
-
-def test_missing_accelerate_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(BackendError, match=r"pip install contentrope\[train\]"):
-        stepper_for(small_model(), CONFIG)

@@ -189,7 +189,7 @@ IDS = torch.zeros(2, 3, dtype=torch.int64)
         (lambda: segment(IDS.float(), Terminators({0})), r"ids has dtype torch.float32"),
         (lambda: segment(IDS.to(torch.uint8), Terminators({0})), r"ids has dtype torch.uint8"),
         (lambda: segment(IDS, {0}), r"rule is \{0\}: .*Terminators\(\{\.\.\.\}\)"),
-        (lambda: segment(IDS, Terminators({0}), max_length=0), r"max_length is 0: pass an int of at least 1"),
+        (lambda: segment(IDS, Terminators({0}), max_length=0), "max_length must be a positive integer, got 0"),
         (lambda: segment(IDS, Terminators({0}), valid=IDS), r"valid has dtype torch.int64: pass a bool mask"),
         (lambda: segment(IDS, Terminators({0}), memory=IDS[:1] == 0), r"memory has shape \(1, 3\)"),
         (lambda: segment(IDS, Terminators({0}), memory=IDS == 0, reader={5}), r"reader=\(5,\) both mark"),
@@ -202,7 +202,7 @@ IDS = torch.zeros(2, 3, dtype=torch.int64)
         (lambda: Terminators([True]), r"terminators contains True"),
         (lambda: Terminators("\n"), r"terminators is '\\n': pass a set of token ids"),
         (lambda: Terminators(3), r"terminators is 3"),
-        (lambda: FixedLength(0), r"n is 0"),
+        (lambda: FixedLength(0), r"n must be a positive integer, got 0"),
         (lambda: Segmenter(Terminators({0}), reader={-2}), r"reader contains -2"),
     ],
 )

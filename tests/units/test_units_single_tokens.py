@@ -1,4 +1,4 @@
-"""One token at a time: the same as many at once, in few operations, and without asking the device what is known."""
+"""One token at a time: the same as many at once, in few operations, and with no GPU sync where there is a host copy."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_where_open_units_began_is_what_the_device_would_answer(case, chunk):
 def test_rows_that_are_kept_say_nothing_of_those_that_are_not(rows):
     segmenter = Segmenter(Terminators({0}), max_length=5)
     _, state = segmenter.advance(segmenter.initial(3), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 1]]))
-    # The first row's unit is nearly as long as it may be, so it is asked here where units began.
+    # The first row's unit is nearly as long as it may be, so where units began is read back here.
     _, state = segmenter.advance(state, torch.tensor([[0], [1], [1]]), known=[0, 1, 1])
     _, state = segmenter.advance(state, torch.tensor([[1], [1], [1]]), known=[1, 1, 1])
     kept = state.reorder(torch.tensor(rows, dtype=torch.int64))
@@ -66,15 +66,15 @@ def test_decoding_a_row_alone_knows_where_its_unit_began():
     for token in (0, 1, 1, 1, 1):
         _, state = segmenter.advance(state, torch.tensor([[token]]), known=[token])
         found.append(state.opened)
-    assert found == [None, 4, 4, 4, 7, 7]  # a text at once is not asked; the longest unit ends at the seventh token
+    assert found == [None, 4, 4, 4, 7, 7]  # prefill reads nothing back; the longest unit ends at the seventh token
 
 
 def test_only_terminators_are_known_by_their_id():
     for rule in (FixedLength(2), Boundaries(torch.tensor([[False, True]])), TextRule("line", VOCABULARY)):
         segmenter = Segmenter(rule)
         _, state = segmenter.advance(segmenter.initial(1), torch.tensor([[1]]))
-        asked, told = (segmenter.advance(state, torch.tensor([[2]]), known=known)[0] for known in (None, [2]))
-        same_units(told, asked)
+        read_back, told = (segmenter.advance(state, torch.tensor([[2]]), known=known)[0] for known in (None, [2]))
+        same_units(told, read_back)
 
 
 @pytest.mark.parametrize(("ids", "known"), [([[1, 2]], [1, 2]), ([[1], [2]], [1])], ids=["two tokens", "a row less"])

@@ -1,4 +1,4 @@
-"""The public function of addressed attention, and how a backend is chosen.
+"""The public function of addressed attention; its backends, each registered here; and how one is chosen.
 
 ``auto`` is a rule, not a fallback: CUDA tensors go to ``fused`` where it can read them (whole texts, no dropout, no
 float64, heads of at most 256), all else to ``tiled``. A backend named explicitly is used or raises.
@@ -9,29 +9,105 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from contentrope.attention import flex, fused, reference, tiled
-from contentrope.attention.pairs import PairRule
-from contentrope.checks import can_be_read
+from contentrope.attention.pairs import Exponent, Keys, PairRule, Queries, States
 from contentrope.config import PairLayout
 from contentrope.errors import BackendError, InputError
-from contentrope.kernels.launch import is_interpreted
 from contentrope.rotary import at_least_float32, rotate, rotation_of
 from contentrope.units import Units
+from contentrope.units.table import can_be_read
 
-_ATTEND: dict[str, Callable[..., Tensor]] = {
-    "reference": reference.attend,
-    "tiled": tiled.attend,
-    "flex": flex.attend,
-    "fused": fused.attend,
-}
-BACKENDS = tuple(_ATTEND)
-NEEDS_PACKAGE = {"flex": "triton", "fused": "triton"}
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """What a backend needs and what it can read; called, it reads, or refuses and says what to use."""
+
+    name: str
+    attend: Callable[..., Tensor]
+    package: str | None = None
+    """Without which it cannot be imported."""
+    runs_on: Callable[[torch.device], bool] | None = None
+    """None: every device."""
+    float64: bool = True
+    dropout: bool = True
+    cached: bool = True
+    """Keys of columns before the queries."""
+    largest_head: int | None = None
+    negative_scale: bool = True
+
+    def __call__(
+        self,
+        query: Queries,
+        local_key: Keys,
+        addressed_key: Keys,
+        value: Keys,
+        rule: PairRule,
+        *,
+        competition: Exponent = 0.0,
+        dropout: float = 0.0,
+        scale: float,
+    ) -> Queries:
+        self.require(query, query.shape[-1], dropout=dropout, cached=rule.offset > 0, scale=scale)
+        states = States(query, local_key, addressed_key, value)
+        return self.attend(states, rule, competition=competition, dropout=dropout, scale=scale)
+
+    def require(
+        self, states: Tensor, head_dim: int, *, dropout: float = 0.0, cached: bool = False, scale: float = 1.0
+    ) -> None:
+        """Raise where it cannot read such a call. Of ``states`` only device and dtype are asked."""
+        if refusal := self.refusal(states, head_dim, dropout, cached, scale):
+            raise BackendError(f"backend {self.name!r} {refusal}")
+
+    def refusal(self, states: Tensor, head_dim: int, dropout: float, cached: bool, scale: float = 1.0) -> str | None:
+        if self.runs_on is not None and not self.runs_on(states.device):
+            return f"needs CUDA tensors, got {states.device}; use backend='tiled'"
+        if dropout and not self.dropout:
+            return f"has no dropout (got {dropout}); use backend='tiled' or dropout=0"
+        if states.dtype == torch.float64 and not self.float64:
+            return "has no float64; use backend='reference' or 'tiled'"
+        if cached and not self.cached:
+            return "reads whole sequences, not cached ones; use backend='tiled'"
+        if self.largest_head is not None and head_dim > self.largest_head:
+            return f"has heads of at most {self.largest_head}, got {head_dim}; use backend='tiled'"
+        if scale <= 0 and not self.negative_scale:
+            return f"needs a positive scale, got {scale}; use backend='tiled'"
+        return None
+
+    def lacks_package(self) -> str | None:
+        if self.package is None or importlib.util.find_spec(self.package):
+            return None
+        return f"needs the package {self.package!r}, which is not installed (pip install {self.package})"
+
+    def lacks_gpu(self) -> str | None:
+        if self.runs_on is None or torch.cuda.is_available() or self.runs_on(torch.device("cpu")):
+            return None
+        return "needs a GPU, and torch finds none here"
+
+
+REGISTERED = {
+    backend.name: backend
+    for backend in (
+        Backend(name="reference", attend=reference.attend),
+        Backend(name="tiled", attend=tiled.attend),
+        Backend(
+            name="flex", attend=flex.attend, package="triton", runs_on=lambda device: device.type == "cuda",
+            float64=False, dropout=False, cached=False,
+        ),
+        Backend(
+            name="fused", attend=fused.attend, package="triton", runs_on=fused.runs_on,
+            float64=False, dropout=False, cached=False, largest_head=256, negative_scale=False,
+        ),
+    )
+}  # fmt: skip
+BACKENDS = tuple(REGISTERED)
 
 
 def addressed_attention(
@@ -42,7 +118,7 @@ def addressed_attention(
     angles: Float[Tensor, "batch seq kv_heads pairs"],
     *,
     backend: str = "auto",
-    competition: float | Float[Tensor, "heads"] = 0.0,
+    competition: Exponent = 0.0,
     spare: Sequence[int] = (),
     dropout: float = 0.0,
     pairs: PairLayout = "half",
@@ -75,15 +151,16 @@ def addressed_attention(
     return attend(addressed_query, k, addressed_key, v, rule, competition=competition, dropout=dropout, scale=scale)
 
 
-def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
-    """The ``attend`` function of a backend by name."""
+def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) -> Backend:
+    """The backend of that name, to be called as :class:`Backend` is."""
     name = backend_name(name, query, query.shape[-1], dropout=dropout, cached=cached)
-    if name not in BACKENDS:
+    if name not in REGISTERED:
         raise BackendError(f"unknown backend {name!r}; choose auto, {', '.join(BACKENDS)}")
+    backend = REGISTERED[name]
     # A compiler cannot follow the look for packages, and has them if it gets here.
-    if not torch.compiler.is_compiling() and (lacking := _lacking_package(name)):
+    if not torch.compiler.is_compiling() and (lacking := backend.lacks_package()):
         raise BackendError(f"backend {name!r}: {lacking}; or pass backend='tiled'")
-    return _ATTEND[name]
+    return backend
 
 
 def backend_name(name: str, states: Tensor, head_dim: int, *, dropout: float = 0.0, cached: bool = False) -> str:
@@ -94,8 +171,9 @@ def backend_name(name: str, states: Tensor, head_dim: int, *, dropout: float = 0
     """
     if name != "auto":
         return name
-    readable = states.dtype != torch.float64 and head_dim <= fused.LARGEST_HEAD and not dropout and not cached
-    return "fused" if states.is_cuda and readable else "tiled"
+    if states.is_cuda and REGISTERED["fused"].refusal(states, head_dim, dropout, cached) is None:
+        return "fused"
+    return "tiled"
 
 
 def backend_status() -> dict[str, str]:
@@ -104,21 +182,7 @@ def backend_status() -> dict[str, str]:
     >>> backend_status()["reference"]
     'ready'
     """
-    return {name: _lacking_package(name) or _lacking_gpu(name) or "ready" for name in BACKENDS}
-
-
-def _lacking_gpu(name: str) -> str | None:
-    interpreted = name == "fused" and is_interpreted()
-    if name not in NEEDS_PACKAGE or torch.cuda.is_available() or interpreted:
-        return None
-    return "needs a GPU, and torch finds none here"
-
-
-def _lacking_package(name: str) -> str | None:
-    package = NEEDS_PACKAGE.get(name)
-    if package is None or importlib.util.find_spec(package):
-        return None
-    return f"needs the package {package!r}, which is not installed (pip install {package})"
+    return {name: backend.lacks_package() or backend.lacks_gpu() or "ready" for name, backend in REGISTERED.items()}
 
 
 def _check_shapes(

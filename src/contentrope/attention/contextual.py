@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.scores import (
+from contentrope.attention.plain import (
     by_key_head,
     grouped_product,
     read_values,

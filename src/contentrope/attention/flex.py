@@ -8,49 +8,24 @@ Shapes: doubled counts both key versions, filled up to whole blocks; columns is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
-from contentrope.errors import BackendError
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads, no_competition, silence_padding
 
 BLOCK = 128
 
 
-def attend(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-    rule: PairRule,
-    *,
-    competition: float | Float[Tensor, "heads"] = 0.0,
-    dropout: float = 0.0,
-    scale: float,
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    _refuse_what_flex_cannot_do(query, rule, dropout)
+def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
+    query, local_key, addressed_key, value = states
     kernel: Any = flex_attention if torch.compiler.is_compiling() else _compiled_kernel()
-    return attend_with(kernel, query, local_key, addressed_key, value, rule, competition=competition, scale=scale)
-
-
-def attend_with(
-    kernel: Any,
-    query: Tensor,
-    local_key: Tensor,
-    addressed_key: Tensor,
-    value: Tensor,
-    rule: PairRule,
-    *,
-    competition: float | Tensor,
-    scale: float,
-) -> Tensor:
-    """The same through any implementation of ``flex_attention`` (tests pass the uncompiled one)."""
     layout = rule.memo.get("flex")
     if layout is None:
         layout = rule.memo["flex"] = Layout(*block_layout(rule.start, rule.closes, rule.query_memory, rule.key_valid))
@@ -178,7 +153,7 @@ def _visible(layout: Layout, rule: PairRule) -> Callable[..., Tensor]:
 
 
 def _own_unit_bonus(
-    layout: Layout, rule: PairRule, competition: float | Tensor, query: Tensor
+    layout: Layout, rule: PairRule, competition: Exponent, query: Tensor
 ) -> Callable[..., Tensor] | None:
     if no_competition(competition):
         return None
@@ -205,22 +180,7 @@ def _doubled(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat((first, filling, second, filling), dim=2)
 
 
-_compiled: list[Callable[..., Any]] = []
-
-
+@functools.cache
 def _compiled_kernel() -> Callable[..., Any]:
     """For eager code: compiled on first use, once for all boundaries. (A compiled model inlines the plain function.)"""
-    if not _compiled:
-        _compiled.append(torch.compile(flex_attention, dynamic=False))
-    return _compiled[0]
-
-
-def _refuse_what_flex_cannot_do(query: Tensor, rule: PairRule, dropout: float) -> None:
-    if query.device.type != "cuda":
-        raise BackendError(f"backend 'flex' needs CUDA tensors, got {query.device}; use backend='tiled'")
-    if dropout:
-        raise BackendError(f"backend 'flex' has no dropout (got {dropout}); use backend='tiled' or dropout=0")
-    if query.dtype == torch.float64:
-        raise BackendError("backend 'flex' has no float64; use backend='reference' or 'tiled'")
-    if rule.offset:
-        raise BackendError("backend 'flex' reads whole sequences, not cached ones; use backend='tiled'")
+    return torch.compile(flex_attention, dynamic=False)

@@ -14,16 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads, no_competition, silence_padding
 from contentrope.config import PairLayout
-from contentrope.errors import BackendError
-from contentrope.kernels.launch import is_interpreted
-from contentrope.kernels.ops import as_bytes
+from contentrope.kernels.ops import as_bytes, is_interpreted
 from contentrope.rotary import Rotation
 
-LARGEST_HEAD = 256
-
-States = tuple[
+Rotated = tuple[
     Float[Tensor, "batch seq heads head_dim"],
     Float[Tensor, "batch seq kv_heads head_dim"],
     Float[Tensor, "batch seq kv_heads head_dim"],
@@ -50,12 +46,12 @@ class FusedRotations(NamedTuple):
         query: Float[Tensor, "batch seq heads head_dim"],
         key: Float[Tensor, "batch seq kv_heads head_dim"],
         layout: PairLayout,
-    ) -> States:
+    ) -> Rotated:
         """Queries (rotated by their unit's address where they close it), local keys, addressed keys."""
         from contentrope.kernels.rotary import rotated_states  # triton is needed only here
 
-        facts = *self[:6], layout == "interleaved", not self.addresses_only
-        rotated, local, addressed = rotated_states(query, key, self.angles, *facts)
+        interleaved, with_local = layout == "interleaved", not self.addresses_only
+        rotated, local, addressed = rotated_states(query, key, self.angles, *self[:6], interleaved, with_local)
         return rotated, key if self.addresses_only else local, addressed
 
 
@@ -70,7 +66,7 @@ def rotations_of(
     if torch.is_grad_enabled() and angles.requires_grad:
         from contentrope.kernels.rotary import shared_angles  # triton is needed only here
 
-        by_token = shared_angles(angles, slot)
+        by_token = shared_angles(angles, slot, angles.shape[1])
     return FusedRotations(local.cos, local.sin, fixed.cos(), fixed.sin(), slot, as_bytes(closes), by_token)
 
 
@@ -86,22 +82,11 @@ def address_rotations(
     return FusedRotations(one, torch.zeros_like(one), *facts, learned, addresses_only=True)
 
 
-def attend(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-    rule: PairRule,
-    *,
-    competition: float | Float[Tensor, "heads"] = 0.0,
-    dropout: float = 0.0,
-    scale: float,
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    _refuse_what_it_cannot_do(query, rule, dropout, scale)
+def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
     from contentrope.kernels.attention import ops  # triton is needed only here
 
-    facts = _facts(rule, competition, query.shape[1])
-    out, _ = ops.attention(query, local_key, addressed_key, value, *facts, scale, _longest(rule))
+    pairs = _pairs(rule, competition, states.query.shape[1])
+    out, _ = ops.attention(*states, *pairs, scale, _longest(rule))
     return silence_padding(out, rule)
 
 
@@ -112,31 +97,31 @@ def attend_packed(
     layout: PairLayout,
     rule: PairRule,
     *,
-    competition: float | Float[Tensor, "heads"] = 0.0,
+    competition: Exponent = 0.0,
     scale: float,
-) -> Float[Tensor, "batch heads queries head_dim"]:
+) -> Queries:
     """:func:`attend` of queries, keys and values that one projection gave side by side, rotated here.
 
     Their gradient is one tensor too. Parts of it from several operators would have to be copied together.
     """
-    _refuse_what_it_cannot_do(qkv, rule, 0.0, scale)
     from contentrope.kernels.attention import ops
 
-    facts = _facts(rule, competition, qkv.shape[2] - 2 * kv_heads)
-    settings = kv_heads, layout == "interleaved", scale, _longest(rule)
-    out, *_ = ops.packed_attention(qkv, rotations.angles, *rotations[:6], *facts, *settings)
+    rotated = rotations.angles, *rotations[:6], layout == "interleaved"
+    pairs = _pairs(rule, competition, qkv.shape[2] - 2 * kv_heads)
+    out, *_ = ops.packed_attention(qkv, *rotated, *pairs, kv_heads, scale, _longest(rule))
     return silence_padding(out, rule)
 
 
-def _facts(rule: PairRule, competition: float | Tensor, heads: int) -> tuple[Tensor | None, ...]:
-    """The pair rule, and what is added to the scores of the own unit (None: nothing), as the kernels read them."""
+def _pairs(rule: PairRule, competition: Exponent, heads: int) -> tuple[Tensor | None, ...]:
+    """:class:`contentrope.kernels.attention.ops.Pairs` of a rule; the last, what is added to the scores of the own
+    unit, differs from layer to layer."""
     bonus = None
     if not no_competition(competition):
         bonus = for_heads(rule.own_unit_bonus(competition, torch.float32), heads)
         bonus = bonus.expand(len(rule.start), heads, -1).contiguous()
     pairs = rule.memo.get("fused")
     if pairs is None:
-        pairs = rule.memo["fused"] = _pairs(rule)
+        pairs = rule.memo["fused"] = _shared_pairs(rule)
     return *pairs, bonus
 
 
@@ -148,7 +133,7 @@ def _longest(rule: PairRule) -> int | None:
     return rule.longest if rule.spared is None else rule.longest * (1 + rule.spared.most)
 
 
-def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
+def _shared_pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
     """Starts, the least column of the band from each query on, from which query on a key is left of all bands, what is
     spared by head, from where on keys are read local, tokens that are not padding, memory queries."""
     start = left = rule.start.int().contiguous()
@@ -165,25 +150,6 @@ def _pairs(rule: PairRule) -> tuple[Tensor | None, ...]:
     return start, left, until, spared, local_start, *flags
 
 
-def _refuse_what_it_cannot_do(query: Tensor, rule: PairRule, dropout: float, scale: float) -> None:
-    if query.dtype == torch.float64:
-        raise BackendError("backend 'fused' has no float64; use backend='reference' or 'tiled'")
-    if dropout:
-        raise BackendError(f"backend 'fused' has no dropout (got {dropout}); use backend='tiled' or dropout=0")
-    if scale <= 0:
-        raise BackendError(f"backend 'fused' needs a positive scale, got {scale}; use backend='tiled'")
-    if rule.offset:
-        raise BackendError("backend 'fused' reads whole sequences, not cached ones; use backend='tiled'")
-    if query.shape[-1] > LARGEST_HEAD:
-        raise BackendError(f"backend 'fused' has heads of at most {LARGEST_HEAD}, got {query.shape[-1]}; use 'tiled'")
-    require_device(query)
-
-
 def runs_on(device: torch.device) -> bool:
-    """Kernels run on a GPU, or in Triton's interpreter."""
+    """Whether kernels run there: on a GPU, or in Triton's interpreter."""
     return device.type == "cuda" or is_interpreted()
-
-
-def require_device(tensor: Tensor) -> None:
-    if not runs_on(tensor.device):
-        raise BackendError(f"backend 'fused' needs CUDA tensors, got {tensor.device}; use backend='tiled'")

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.scores import (
+from contentrope.attention.plain import (
     by_key_head,
     grouped_product,
     read_values,
@@ -141,13 +141,13 @@ def _segment(
     key_valid: Bool[Tensor, "batch columns"] | None,
 ) -> tuple[Tensor, Tensor]:
     folded = fold(key, reflector)
-    own, turned_back = _own_scores(query, folded)
+    own, carried_back = _own_scores(query, folded)
     parts = []
     for chunk in range(folded.key.shape[2]):
         size, begin = folded.size(chunk), seen.shape[2]
         scores = own[:, :, :, chunk, :size, :size]
         if begin:
-            before = grouped_product(turned_back[:, :, :, chunk, :size], seen.mT)
+            before = grouped_product(carried_back[:, :, :, chunk, :size], seen.mT)
             scores = torch.cat((before, scores), dim=-1)
         visible = visible_pairs(begin, begin + size, key_valid, query.device)
         parts.append(read_values(scores, visible, value[:, :, : begin + size]))
@@ -161,7 +161,7 @@ def _own_scores(
     Float[Tensor, "batch kv_heads group chunks chunk chunk"],
     Float[Tensor, "batch kv_heads group chunks chunk head_dim"],
 ]:
-    """Scores inside each chunk, and the queries turned back to its start, where the keys of earlier chunks stand."""
+    """Scores inside each chunk, and the queries carried back to its start, where the keys of earlier chunks stand."""
     query = _in_chunks(query)
     key, reflector, chain, crossing = (x[:, :, None] for x in folded[:4])
     before_query = (query @ reflector.mT).tril()

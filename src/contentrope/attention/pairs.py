@@ -25,10 +25,23 @@ from torch import Tensor
 
 from contentrope.units import Units
 
+Queries = Float[Tensor, "batch heads queries head_dim"]
+Keys = Float[Tensor, "batch kv_heads keys head_dim"]
+Exponent = float | Float[Tensor, "heads"]
+"""Of competition: one, or one for every head."""
 ALIGNMENT = 16
 """Numbers in a row of a bias, for a GPU: a multiple of this."""
 ROOM = 64
 """Columns to come for which a single token's bias is made too."""
+
+
+class States(NamedTuple):
+    """What a backend is given; both versions of the keys."""
+
+    query: Queries
+    local_key: Keys
+    addressed_key: Keys
+    value: Keys
 
 
 class Spared(NamedTuple):
@@ -130,9 +143,7 @@ class PairRule:
         found = self.query_unit.clamp(min=1).to(dtype).log()
         return found if self.query_memory is None else torch.where(self.query_memory, 0.0, found)
 
-    def own_unit_bonus(
-        self, competition: float | Float[Tensor, "heads"], dtype: torch.dtype
-    ) -> Float[Tensor, "batch heads queries"]:
+    def own_unit_bonus(self, competition: Exponent, dtype: torch.dtype) -> Float[Tensor, "batch heads queries"]:
         """``alpha * log U``, U the units completed before the query.
 
         Subtracting it from the scores of earlier units, as the method is defined, and adding it to those of the
@@ -172,7 +183,7 @@ def with_room(keys: int) -> int:
     return -(-(keys + ROOM) // ALIGNMENT) * ALIGNMENT
 
 
-def no_competition(competition: float | Tensor) -> bool:
+def no_competition(competition: Exponent) -> bool:
     """True where the exponent is the constant 0, the paper's setting."""
     return not isinstance(competition, Tensor) and competition == 0.0
 

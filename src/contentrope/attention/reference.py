@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from contentrope.attention.pairs import PairRule, for_heads
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads
 from contentrope.rotary import at_least_float32
 
 
-def attend(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-    rule: PairRule,
-    *,
-    competition: float | Float[Tensor, "heads"] = 0.0,
-    dropout: float = 0.0,
-    scale: float,
-) -> Float[Tensor, "batch heads queries head_dim"]:
+def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
+    query, local_key, addressed_key, value = states
     wide = at_least_float32(query.dtype)
     group = query.shape[1] // local_key.shape[1]
     local_key, addressed_key, value = (

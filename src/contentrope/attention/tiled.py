@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from contentrope.attention.pairs import PairRule, for_heads, no_competition, silence_padding
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads, no_competition, silence_padding
 from contentrope.rotary import at_least_float32
 
 TILE = {"cpu": (48, 2**26), "cuda": (512, 2**30)}
@@ -40,17 +40,8 @@ class Tile(NamedTuple):
     """Pairs out of sight for another reason: padding, or a memory unit looking outside itself."""
 
 
-def attend(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    local_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    addressed_key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-    rule: PairRule,
-    *,
-    competition: float | Float[Tensor, "heads"] = 0.0,
-    dropout: float = 0.0,
-    scale: float,
-) -> Float[Tensor, "batch heads queries head_dim"]:
+def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
+    query, local_key, addressed_key, value = states
     dtype, wide = query.dtype, at_least_float32(query.dtype)
     batch, heads, queries, head_dim = query.shape
     kv_heads = local_key.shape[1]
@@ -154,7 +145,7 @@ class _Tiled(Function):
         ctx.save_for_backward(query, local_key, addressed_key, value, bonus)
         ctx.settings = tiles, dropout, seed
         out = torch.empty_like(query)
-        for tile in reversed(tiles):  # as in scores.py, the largest first
+        for tile in reversed(tiles):  # as in plain.py, the largest first
             weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
             if dropout:
                 weights *= _keep(weights, dropout, seed, tile)

@@ -14,16 +14,15 @@ from tyro.conf import Positional, arg
 
 from contentrope.cli.options import Device, Text, chosen_device, one, require_folder, require_seed
 from contentrope.cli.tables import print_table, say
-from contentrope.cli.texts import Encoded, encoded, seen_in_training, split, text_named
-from contentrope.corpora import CharVocabulary, fingerprint
+from contentrope.corpora import CharVocabulary, read_text
+from contentrope.corpora import Text as SplitText
 from contentrope.errors import InputError
-from contentrope.experiments.evaluation import perplexity, shown
-from contentrope.experiments.growth.measure import use_of_distant_text
-from contentrope.experiments.saved import load_text_model, training_text_of
-from contentrope.experiments.suite import finite_or_none, seeded
+from contentrope.evaluation import perplexity, shown, use_of_distant_text
 from contentrope.model import Transformer
 from contentrope.outputs import require_result
-from contentrope.results import environment, write_json
+from contentrope.results import environment, finite_or_none, write_json
+from contentrope.text_model import load_text_model, training_text_of
+from contentrope.training.seeds import seeded
 
 RESULT = {"settings", "model", "trained_on", "text", "unseen", "scored", "perplexity", "environment"}
 """What a result file has, by which it is known."""
@@ -63,13 +62,14 @@ class Evaluate:
         console, device = Console(), chosen_device(self.device)
         self._check()
         model, vocabulary = load_text_model(self.model, device=device, backend="tiled")
-        text = self._text()
-        training, held_out = split(text)
-        scored = encoded(held_out if self.part == "held-out" else text, vocabulary)
-        found = self._describe(text, scored, model)
+        trained_on = training_text_of(self.model)
+        text = self._text(trained_on)
+        scored = text.held_out if self.part == "held-out" else text.whole
+        ids = vocabulary.encode_tensor(scored)
+        found = self._describe(text, trained_on, scored, vocabulary) | {"model": model.config.to_dict()}
         self._announce(console, found)
         with seeded(self.seed):
-            found |= self._measure(model, vocabulary, scored.ids, training)
+            found |= self._measure(model, ids, vocabulary.encode_tensor(text.training) if self.distant else None)
         self._show(console, found)
         if self.out is not None:
             write_json(self.out, found | {"environment": environment(device)})
@@ -89,33 +89,30 @@ class Evaluate:
                 raise InputError(f"--out {self.out} is a folder; name a file, such as {self.out / 'evaluation.json'}")
             require_result(self.out, lambda found: found.keys() >= RESULT)
 
-    def _text(self) -> str:
+    def _text(self, trained_on: dict[str, Any] | None) -> SplitText:
         """Cut as it was cut for training: the held-out part must be what the model has not seen."""
-        text, trained_on = text_named(self.text, self.characters), training_text_of(self.model)
-        if self.characters is None and trained_on is not None and self._has_name_of(trained_on):
-            return text[: trained_on["characters"]]
+        text = read_text([self.text], self.characters)
+        if self.characters is None and trained_on is not None and trained_on["name"] == text.name:
+            return SplitText(text.name, text.whole[: trained_on["characters"]])
         return text
 
-    def _has_name_of(self, trained_on: dict[str, Any]) -> bool:
-        return trained_on["name"] == os.path.basename(os.path.abspath(self.text))
-
-    def _describe(self, text: str, scored: Encoded, model: Transformer) -> dict[str, Any]:
-        longest = max(self.lengths)
-        if len(scored.ids) <= max(longest, self.distant):
+    def _describe(
+        self, text: SplitText, trained_on: dict[str, Any] | None, scored: str, vocabulary: CharVocabulary
+    ) -> dict[str, Any]:
+        longest, described = max(self.lengths), text.description
+        if len(scored) <= max(longest, self.distant):
             raise InputError(
                 f"windows of {max(longest, self.distant)} characters do not fit: the text leaves "
-                f"{len(scored.ids) - 1} to score; take a longer text, or shorter lengths"
+                f"{len(scored) - 1} to score; take a longer text, or shorter lengths"
             )
         settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items() if name != "out"}
-        trained_on = training_text_of(self.model)
         return {
             "settings": settings,
-            "model": model.config.to_dict(),
             "trained_on": trained_on,
-            "same_text_as_in_training": seen_in_training(text, trained_on),
-            "text": {"characters": len(text), "sha256": fingerprint(text), "part": len(scored.ids)},
-            "unseen": scored.unseen,
-            "scored": (len(scored.ids) - 1) // longest * longest,
+            "same_text_as_in_training": trained_on and trained_on.get("sha256") == described["sha256"],
+            "text": {"characters": len(text.whole), "sha256": described["sha256"], "part": len(scored)},
+            "unseen": vocabulary.unseen(scored),
+            "scored": (len(scored) - 1) // longest * longest,
         }
 
     def _announce(self, console: Console, found: dict[str, Any]) -> None:
@@ -125,25 +122,22 @@ class Evaluate:
             f"{what}: {found['text']['part']:,} characters, {found['scored']:,} scored, "
             f"{found['unseen']:,} unseen in training",
         )
-        trained_on = found["trained_on"]
-        otherwise = trained_on is not None and not found["same_text_as_in_training"] and self._has_name_of(trained_on)
-        if self.part == "held-out" and otherwise:
+        trained_on = found["trained_on"] or {"name": None}
+        same_name = trained_on["name"] == os.path.basename(os.path.abspath(self.text))
+        if self.part == "held-out" and same_name and not found["same_text_as_in_training"]:
             say(
                 console,
                 f"note: the model was trained on {trained_on['training']:,} of {trained_on['characters']:,} characters "
                 f"of {trained_on['name']!r}; this is another cut, so it may have seen what is held out here.",
             )
 
-    def _measure(self, model: Transformer, vocabulary: CharVocabulary, ids: Tensor, training: str) -> dict[str, Any]:
+    def _measure(self, model: Transformer, ids: Tensor, other: Tensor | None) -> dict[str, Any]:
         limit = (len(ids) - 1) // max(self.lengths) * max(self.lengths)
         values = {str(n): finite_or_none(perplexity(model, ids, n, max_tokens=limit)) for n in self.lengths}
-        if not self.distant:
-            return {"perplexity": values}
-        other = encoded(training, vocabulary).ids
-        return {
-            "perplexity": values,
-            **use_of_distant_text(model, ids, self.distant, elsewhere=other, near=self.recent),
-        }
+        found: dict[str, Any] = {"perplexity": values}
+        if other is not None:
+            found |= use_of_distant_text(model, ids, self.distant, elsewhere=other, near=self.recent)
+        return found
 
     def _show(self, console: Console, found: dict[str, Any]) -> None:
         values = found["perplexity"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
+from torch import nn
 from tyro.conf import arg
 
 from contentrope.anchors import dealt_out
@@ -24,30 +25,15 @@ from contentrope.cli.options import (
     require_seed,
     several,
 )
-from contentrope.cli.tables import SavingConsole, say
-from contentrope.cli.train import TrainOptions, holds_this_run, named_if_damaged
+from contentrope.cli.training import TrainOptions, fit, outcome, run_once, whole_model
+from contentrope.corpora import Text, read_text
 from contentrope.errors import InputError
-from contentrope.experiments.display import progress_display
-from contentrope.experiments.evaluation import perplexity, shown
-from contentrope.experiments.retrofit.config import GATE_SHARE, LONGEST_UNIT
-from contentrope.experiments.retrofit.conversions import Addresses, Positions
-from contentrope.experiments.retrofit.texts import Encoded, Text, encode, read_text
-from contentrope.experiments.suite import finite_or_none, seeded
-from contentrope.outputs import OutputFolder
-from contentrope.results import environment, write_json
+from contentrope.evaluation import perplexity, shown
+from contentrope.hf.characters import Encoded, encode
+from contentrope.results import finite_or_none
 from contentrope.schemes.base import LARGEST
-from contentrope.training import (
-    MetricsLog,
-    Stepper,
-    StepReport,
-    TrainConfig,
-    Windows,
-    local_device,
-    stepper_for,
-    train,
-)
-from contentrope.training import checkpoint as checkpoints
-from contentrope.training.metrics import METRICS
+from contentrope.training import TrainConfig, Windows, local_device, stepper_for
+from contentrope.training.seeds import seeded
 
 LONGER = 4
 """Held-out text is also read in windows so many times longer than those of training."""
@@ -79,13 +65,13 @@ class Finetune:
     """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
     marker: Marker = None
     """What ends a record or document."""
-    longest_unit: int = LONGEST_UNIT
+    longest_unit: int = 256
     """Tokens; a unit that gets longer ends there."""
     length: int = 512
     """Tokens per training window."""
     characters: Annotated[int | None, one(int, "INT"), ALL] = None
     """Only the first characters of the text; nine tenths of them are trained on, the rest is held out."""
-    positions: Positions = "local"
+    positions: Literal["gated", "local"] = "local"
     """local: counted inside each unit at once; gated: from global to local in the first quarter of the training."""
     competition: float = 1.0
     """Exponent by which the number of earlier units counts against them; 0 as in the paper."""
@@ -109,55 +95,55 @@ class Finetune:
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
         require_folder(self.out)
-        options = self._options()
+        self._check()
         require_transformers(peft=bool(self.lora))
         original = config_of(self.model)
         dealt_out(self.anchors, key_heads(original))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
-        for part in (ids.training, ids.held_out):
+        for part in ids:
             require_embedded(part, original, self.model)
-        settings = self._settings(config, options, text, ids)
-        console = SavingConsole(quiet=not is_first_process())
-        with OutputFolder(self.out, "finetune", leads=is_first_process()) as out:
-            if holds_this_run(self.out / "finetune.json", settings):
-                say(console, f"{self.out} is finished already.")
-            else:
-                out.claim("model", "finetune.json", METRICS, inputs=[self.model, *self.text])
-                self._train(config, options, tokenizer, ids, settings, str(local_device(device)), console)
-        if is_first_process():
-            with named_if_damaged(self.out / "finetune.json") as found:
-                show_run(console, self.out, found)
+        settings = self._settings(config, text, ids)
 
-    def _options(self) -> Addresses:
+        def work(console: Console) -> dict[str, Any]:
+            return self._train(config, tokenizer, ids, settings, str(local_device(device)), console)
+
+        inputs, advice = [self.model, *self.text], f"To write with it: contentrope generate --model {self.out}"
+        run_once("finetune", self.out, settings, inputs, work, _summary, advice)
+
+    def _check(self) -> None:
         require_positive(length=self.length, longest_unit=self.longest_unit)
         require_no_file(self.model)
         if abs(self.competition) > LARGEST:
             raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")
         if self.lora < 0:
             raise InputError(f"lora must be 0, for all weights, or a rank of at least 1; got {self.lora}")
-        return Addresses(
-            positions=self.positions,
-            train="lora" if self.lora else "all",
-            competition=self.competition,
-            anchors=self.anchors,
-            rank=self.lora or 1,
-        )
+        if any(self.anchors) and self.positions != "local":
+            raise InputError("anchors are for positions=local: they say themselves where units begin")
 
-    def _settings(self, config: TrainConfig, options: Addresses, text: Text, ids: Encoded) -> dict[str, Any]:
+    def _settings(self, config: TrainConfig, text: Text, ids: Encoded) -> dict[str, Any]:
         """What decides the numbers, as JSON."""
         if min(len(ids.training), len(ids.held_out)) <= self.length:
             raise InputError(
                 f"the text has {len(ids.training)} tokens to train on and {len(ids.held_out)} held out, too few for "
                 f"windows of length {self.length}; take a longer text, or a shorter length"
             )
+        addresses = {
+            "positions": self.positions,
+            "start": "zero",
+            "train": "lora" if self.lora else "all",
+            "competition": self.competition,
+            "learn_competition": False,
+            "anchors": self.anchors,
+            "rank": self.lora or 1,
+        }
         return {
             "model": self.model,
             "units": self.units,
             "marker": self.marker,
             "longest_unit": self.longest_unit,
             "length": self.length,
-            "addresses": asdict(options),
+            "addresses": addresses,
             "train": asdict(config),
             "corpus": text.description,
         }
@@ -165,105 +151,73 @@ class Finetune:
     def _train(
         self,
         config: TrainConfig,
-        options: Addresses,
         tokenizer: Any,
         ids: Encoded,
         settings: dict[str, Any],
         device: str,
         console: Console,
-    ) -> None:
-        from contentrope.experiments.retrofit.reader import Gated, Reader
-        from contentrope.hf.plain import load_model
-        from contentrope.hf.writing import save_pretrained
+    ) -> dict[str, Any]:
+        import transformers
 
-        # Changes of low rank leave the weights as they are, so these may stay in their own precision.
-        model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
-        before = self._perplexities(Reader(model), ids) if is_first_process() else {}
-        reader = self._converted(model, tokenizer, options, ids, config.seed)
-        stepper = stepper_for(reader, config)
+        from contentrope.hf.finetune import GATE_SHARE, CausalLM, Gated
+        from contentrope.hf.saving import save_pretrained
+
+        original = self._original(device)
+        before = self._perplexities(CausalLM(original), ids) if is_first_process() else {}
+        stepper = stepper_for(self._converted(original, tokenizer, config.seed), config)
         windows = Windows(ids.training, self.length, device)
         fall = max(1, round(GATE_SHARE * config.steps))
-        batches = Gated(windows, fall) if options.positions == "gated" else windows
-        with MetricsLog(self.out) as metrics, progress_display(console) as progress:
-            last = train(
-                stepper,
-                batches,
-                checkpoint=self.out / "checkpoint",
-                on_step=lambda report: progress.trained(self.model, report),
-                save_every=self.save_every,
-                settings={name: value for name, value in settings.items() if name != "train"},
-                metrics=metrics,
-            )
-        whole = self._whole(stepper, tokenizer, options, ids, device)
-        if whole is not None:
-            save_pretrained(whole.model, self.out / "model", tokenizer)
-            found = _outcome(whole, last) | {"before": before, "after": self._perplexities(whole, ids)}
-            found |= {"processes": stepper.team.size, "environment": environment(device)}
-            write_json(self.out / "finetune.json", settings | found)
-            checkpoints.drop(self.out / "checkpoint")  # finetune.json says that the run is finished
+        batches = Gated(windows, fall) if self.positions == "gated" else windows
+        last = fit(stepper, batches, self.out, self.model, console, settings, save_every=self.save_every)
+        whole = whole_model(stepper, lambda: self._converted(self._original(device), tokenizer, config.seed))
+        if whole is None:
+            return {}
+        save_pretrained(whole.model, self.out / "model", tokenizer)
+        return outcome(whole, last, stepper, device) | {
+            "trained_parameters": sum(p.numel() for p in whole.parameters() if p.requires_grad),
+            "transformers": transformers.__version__,
+            "before": before,
+            "after": self._perplexities(whole, ids),
+        }
 
-    def _converted(self, model: Any, tokenizer: Any, options: Addresses, ids: Encoded, seed: int) -> Any:
-        from contentrope.experiments.retrofit.converting import units_named, with_addresses
-
-        with seeded(seed):  # LoRA begins at random
-            return with_addresses(
-                model,
-                tokenizer,
-                options,
-                ids.training,
-                units=units_named(self.units),
-                marker=self.marker,
-                longest_unit=self.longest_unit,
-            )
-
-    def _whole(self, stepper: Stepper, tokenizer: Any, options: Addresses, ids: Encoded, device: str) -> Any:
-        """The trained model in one piece, in the first process; the others only hand over their share of it."""
+    def _original(self, device: str) -> Any:
         from contentrope.hf.plain import load_model
 
-        if stepper.team.size == 1:
-            return stepper.model
-        tensors = stepper.pack()
-        if not is_first_process():
-            return None
-        model = load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
-        reader = self._converted(model, tokenizer, options, ids, stepper.config.seed)
-        weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        reader.load_state_dict(weights)
-        return reader
+        # Changes of low rank leave the weights as they are, so these may stay in their own precision.
+        return load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
 
-    def _perplexities(self, reader: Any, ids: Encoded) -> dict[str, float | None]:
-        """Of held-out text by tokens read at once, over the same tokens where the longer windows fit."""
+    def _converted(self, model: Any, tokenizer: Any, seed: int) -> nn.Module:
+        import contentrope.hf as chf
+        from contentrope.hf.finetune import CausalLM, units_named, with_lora
+
+        with seeded(seed):  # LoRA begins at random
+            chf.attach(
+                model,
+                tokenizer,
+                units=units_named(self.units),
+                marker=self.marker,
+                max_length=self.longest_unit,
+                competition=self.competition,
+                anchors=self.anchors,
+            )
+            return CausalLM(with_lora(model, self.lora) if self.lora else model)
+
+    def _perplexities(self, model: nn.Module, ids: Encoded) -> dict[str, float | None]:
+        """Perplexity of the held-out text by window length, over the same tokens where the longer windows fit."""
         lengths = [n for n in (self.length, LONGER * self.length) if n < len(ids.held_out)]
         scored = min(len(ids.held_out) - 1, max(MOST_SCORED, lengths[-1])) // lengths[-1] * lengths[-1]
         return {
-            str(n): finite_or_none(perplexity(reader, ids.held_out, n, max_tokens=scored, batch_tokens=n))
+            str(n): finite_or_none(perplexity(model, ids.held_out, n, max_tokens=scored, batch_tokens=n))
             for n in lengths
         }
 
 
-def _outcome(reader: Any, last: StepReport) -> dict[str, Any]:
-    import transformers
-
-    trained = sum(p.numel() for p in reader.parameters() if p.requires_grad)
-    return {
-        "parameters": sum(parameter.numel() for parameter in reader.parameters()),
-        "trained_parameters": trained,
-        "final_loss": last.loss,
-        "training_seconds": last.seconds,
-        "tokens_per_second": last.tokens_per_second,
-        "transformers": transformers.__version__,
-    }
-
-
-def show_run(console: Console, folder: Path, found: Mapping[str, Any]) -> None:
-    say(
-        console,
+def _summary(found: Mapping[str, Any]) -> list[str]:
+    lines = [
         f"{found['model']}: {found['trained_parameters']:,} of {found['parameters']:,} parameters trained, "
-        f"loss {found['final_loss']:.3f} at the end",
-    )
+        f"loss {found['final_loss']:.3f} at the end"
+    ]
     for length, before in found["before"].items():
         after = shown(found["after"][length])
-        say(console, f"held-out perplexity in windows of {int(length):,}: {shown(before)} before, {after} after")
-    for name in ("model", "metrics.jsonl", "finetune.json"):
-        say(console, f"written: {folder / name}")
-    say(console, f"To write with it: contentrope generate --model {folder}")
+        lines.append(f"held-out perplexity in windows of {int(length):,}: {shown(before)} before, {after} after")
+    return lines

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
+from contentrope.devices import best_device, require_device
 from contentrope.errors import InputError, quoted
-from contentrope.experiments.devices import best_device, require_device
 
 
 def one(kind: Callable[[str], Any], metavar: str, choices: tuple[str, ...] = ()) -> PrimitiveConstructorSpec[Any]:

@@ -20,10 +20,6 @@ UNKNOWN = "\ufffd"
 """The Unicode replacement character: how a decoded text shows what the vocabulary does not know."""
 
 
-def _checksum(stored: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
-
-
 @dataclass(frozen=True)
 class CharVocabulary:
     """The characters of a text, sorted; a character's id is its place among them.
@@ -88,15 +84,30 @@ class CharVocabulary:
         ids[ids == len(self)] = 0  # beyond the last symbol: found unequal below
         unseen = self._codes[ids] != points
         if unseen.any():
-            ids[unseen] = self._unknown_id(text, int(unseen.argmax()))
+            if self.unknown is None:
+                raise self._refusal(text, int(unseen.argmax()))
+            ids[unseen] = self.symbols.index(self.unknown)
         return torch.from_numpy(ids)
+
+    def unseen(self, text: str) -> int:
+        """How many characters of a text are no symbols of their own.
+
+        >>> CharVocabulary.from_text("to be", unknown="?").unseen("bet?!")
+        2
+        """
+        own = {*self.symbols} - {self.unknown}
+        return sum(character not in own for character in text)
 
     def decode(self, ids: Iterable[int] | Tensor) -> str:
         if isinstance(ids, Tensor):
             if ids.ndim != 1:
                 raise InputError(f"decode takes one row of ids, got shape {tuple(ids.shape)}; decode row by row")
             ids = ids.tolist()
-        return "".join(self.symbols[self._checked(int(i))] for i in ids)
+        ids = [int(i) for i in ids]
+        for i in ids:
+            if not 0 <= i < len(self):
+                raise InputError(f"id {i} lies outside the vocabulary (ids 0..{len(self) - 1})")
+        return "".join(self.symbols[i] for i in ids)
 
     def id_of(self, character: str) -> int:
         """The id of one symbol, such as the newline that ends a line; never that of ``unknown`` in its stead.
@@ -132,23 +143,17 @@ class CharVocabulary:
             raise InputError("its symbols are not those it was stored with; restore it from a copy")
         return cls(tuple(data["symbols"]), data.get("unknown"))
 
-    def _unknown_id(self, text: str, place: int) -> int:
-        if self.unknown is None:
-            raise self._refusal(text, place)
-        return self.symbols.index(self.unknown)
-
     def _refusal(self, text: str, place: int) -> InputError:
         return InputError(
             f"character {text[place]!r} at position {place} is not among the {len(self)} symbols; "
             "build the vocabulary from text that contains it, or replace it first"
         )
 
-    def _checked(self, identifier: int) -> int:
-        if not 0 <= identifier < len(self):
-            raise InputError(f"id {identifier} lies outside the vocabulary (ids 0..{len(self) - 1})")
-        return identifier
-
 
 def _code_points(text: str) -> NDArray[np.uint32]:
     # A lone surrogate is no valid text, but a str can hold one.
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def _checksum(stored: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()

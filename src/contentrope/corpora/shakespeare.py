@@ -42,7 +42,10 @@ def shakespeare_text(download: Callable[[str], bytes] = download_bytes) -> str:
     """
     named = os.environ.get(FILE_VARIABLE)
     if named:
-        return _named_file(Path(named))
+        remedy = f"let {FILE_VARIABLE} name the file from {ADDRESS}, or unset it"
+        if not os.path.isfile(named):
+            raise InputError(f"{FILE_VARIABLE} names {named}, which is not a file; {remedy}")
+        return _checked(_read(Path(named)), f"{named} ({FILE_VARIABLE})", remedy)
     cached = cache_folder() / "tinyshakespeare.txt"
     # A dangling link is a file that went missing, not an empty cache.
     if os.path.lexists(cached):
@@ -62,13 +65,6 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "contentrope"
     except RuntimeError:
         raise InputError(f"there is no home folder to keep a cache in; set {CACHE_VARIABLE} to a folder") from None
-
-
-def _named_file(path: Path) -> str:
-    remedy = f"let {FILE_VARIABLE} name the file from {ADDRESS}, or unset it"
-    if not os.path.isfile(path):
-        raise InputError(f"{FILE_VARIABLE} names {path}, which is not a file; {remedy}")
-    return _checked(_read(path), f"{path} ({FILE_VARIABLE})", remedy)
 
 
 def _downloaded(download: Callable[[str], bytes], cached: Path) -> str:

@@ -1,12 +1,11 @@
 """The text every Python installation carries: the sources of its own standard library.
 
 No download, and lines of ordinary length. The text differs between Python versions, so every result
-records its :func:`fingerprint`.
+records its fingerprint.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sysconfig
 from pathlib import Path
 
@@ -14,33 +13,10 @@ from contentrope.errors import InputError
 
 # Long, pure-Python, and single files in every version since 3.11. The order is part of the corpus.
 MODULES = (
-    "argparse",
-    "configparser",
-    "dataclasses",
-    "difflib",
-    "doctest",
-    "enum",
-    "inspect",
-    "ipaddress",
-    "mailbox",
-    "optparse",
-    "pdb",
-    "pickle",
-    "pickletools",
-    "pydoc",
-    "shutil",
-    "smtplib",
-    "statistics",
-    "subprocess",
-    "tarfile",
-    "threading",
-    "typing",
-    "_pydecimal",
-    "_pyio",
-    "ast",
-    "imaplib",
-    "ssl",
-)
+    "argparse", "configparser", "dataclasses", "difflib", "doctest", "enum", "inspect", "ipaddress", "mailbox",
+    "optparse", "pdb", "pickle", "pickletools", "pydoc", "shutil", "smtplib", "statistics", "subprocess", "tarfile",
+    "threading", "typing", "_pydecimal", "_pyio", "ast", "imaplib", "ssl",
+)  # fmt: skip
 
 
 def standard_library_text(characters: int) -> str:
@@ -52,25 +28,13 @@ def standard_library_text(characters: int) -> str:
     """
     if isinstance(characters, bool) or not isinstance(characters, int) or characters < 1:
         raise InputError(f"characters must be a positive integer, got {characters!r}")
-    pieces: list[str] = []
-    have = 0
+    text = ""
     for module in MODULES:
-        if have >= characters:
-            break
-        pieces.append(_source(module))
-        have += len(pieces[-1])
-    if have < characters:
-        raise InputError(f"characters={characters} asked, but the standard library text has {have}; ask for less")
-    return "".join(pieces)[:characters]
-
-
-def fingerprint(text: str) -> str:
-    """SHA-256 of a text, to tell whether two results saw the same one.
-
-    >>> fingerprint("to be")[:8]
-    '0af1207e'
-    """
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+        if len(text) < characters:
+            text += _source(module)
+    if len(text) < characters:
+        raise InputError(f"characters={characters} asked, but the standard library text has {len(text)}; ask for less")
+    return text[:characters]
 
 
 def _source(module: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -29,7 +30,7 @@ def text_of(path: str | Path) -> str:
     'to be\\nor not\\n'
     """
     if os.path.isdir(path):
-        text = _joined([_text_of_file(file) for file in _text_files(Path(path))])
+        text = joined([_text_of_file(file) for file in _text_files(Path(path))])
     elif os.path.isfile(path):
         text = _text_of_file(Path(path))
     elif os.path.exists(path):
@@ -39,6 +40,22 @@ def text_of(path: str | Path) -> str:
     if not text:
         raise InputError(f"{path} holds no text: it is empty; name one that is not")
     return text
+
+
+def joined(texts: list[str]) -> str:
+    """One after the other, each on lines of its own."""
+    texts = [text for text in texts if text]
+    ended = [text if text.endswith("\n") else text + "\n" for text in texts[:-1]]
+    return "".join(ended + texts[-1:])
+
+
+def fingerprint(text: str) -> str:
+    """SHA-256 of a text, to tell whether two results saw the same one.
+
+    >>> fingerprint("to be")[:8]
+    '0af1207e'
+    """
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _text_files(folder: Path) -> list[Path]:
@@ -59,12 +76,6 @@ def _text_files(folder: Path) -> list[Path]:
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
     raise InputError(f"{error.filename} cannot be read ({error}); make it readable or move it away") from error
-
-
-def _joined(texts: list[str]) -> str:
-    texts = [text for text in texts if text]
-    ended = [text if text.endswith("\n") else text + "\n" for text in texts[:-1]]
-    return "".join(ended + texts[-1:])
 
 
 def _text_of_file(path: Path) -> str:

@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contentrope.hf.adapter import adapter_of
     from contentrope.hf.api import attach, detach, set_positions
-    from contentrope.hf.checkpoints import from_pretrained
-    from contentrope.hf.files import load, save
-    from contentrope.hf.starting import lie_back
-    from contentrope.hf.writing import save_pretrained
+    from contentrope.hf.finetune import lie_back
+    from contentrope.hf.loading import from_pretrained, load
+    from contentrope.hf.saving import save, save_pretrained
 
-_HOMES = {
-    "adapter_of": "adapter",
-    "attach": "api",
-    "detach": "api",
-    "from_pretrained": "checkpoints",
-    "lie_back": "starting",
-    "load": "files",
-    "save": "files",
-    "save_pretrained": "writing",
-    "set_positions": "api",
+_MODULES = {
+    "adapter": ["adapter_of"],
+    "api": ["attach", "detach", "set_positions"],
+    "loading": ["from_pretrained", "load"],
+    "saving": ["save", "save_pretrained"],
+    "finetune": ["lie_back"],
 }
 __all__ = [
     "adapter_of",
@@ -44,10 +39,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: what looks at folders alone must not need transformers."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """A public name, imported on first use: looking at folders must not need transformers."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

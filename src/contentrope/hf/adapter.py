@@ -6,7 +6,6 @@ import inspect
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -21,33 +20,31 @@ from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
-from contentrope.hf.frame import Frame, frame_of
-from contentrope.hf.inputs import check_cache, checkpoints_reentrantly, ids_of, padding_of, refuse_packed
+from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
 from contentrope.hf.reading import Text
-from contentrope.hf.rotary import Turning
+from contentrope.hf.rotary import LayerRotary
 from contentrope.hf.state import columns_layer
-from contentrope.hf.units import describe
 from contentrope.rotary import at_least_float32
-from contentrope.units import Segmenter
+from contentrope.units import Segmenter, describe
 
 HOME = "_contentrope"
 """Attribute of the decoder under which its adapter is found."""
 
 
 class Adapter:
-    """All that an attached model knows of its units. The trained part is a module of the model's own."""
+    """Segmenter, settings and hooks of an attached model. The trained part is a module of the model's own."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         segmenter: Segmenter,
+        *,
         gate: float,
         backend: str,
-        *,
-        competition: float = 0.0,
-        learn_competition: bool = False,
-        anchors: int | Sequence[int] = (),
+        competition: float,
+        learn_competition: bool,
+        anchors: int | Sequence[int],
     ) -> None:
         self.model = model
         self.decoder: nn.Module = model.base_model
@@ -57,29 +54,21 @@ class Adapter:
         self.competition = competition
         self.learn_competition = learn_competition
         self.own: str = model.config._attn_implementation
-        found = layers_of(model, self.decoder, self.own)
-        self.layers, self.turnings, self.attention = found.layers, found.turnings, found.modules
-        self.hands_on_keywords = found.hands_on_keywords
+        self.layers, self.rotaries, self.attention, self.hands_on_keywords = layers_of(model, self.decoder, self.own)
         self.own_attention = own_attention(self.attention[0], self.own)
-        self.anchors = anchors_of(anchors, self.turnings, model.config)
-        self.refuse_if_unfit(gate)
+        self.anchors = anchors_of(anchors, self.rotaries, model.config)
+        self._refuse_what_anchors_cannot(gate)
         self.handles: list[Any] = []
-        # Saved with addresses and loaded without: transformers has left them out.
+        # Saved with addresses and loaded without them, by transformers.
         self.missing = bool(model.name_or_path) and hasattr(model.config, NAME)
         self.disable_compile: bool | None = None
         # From the decoder's hook to the rotary embedding's, within one call of one thread.
         self.running: dict[int, Frame] = {}
-
-    @cached_property
-    def turning_by_layer(self) -> dict[int, tuple[int, Turning]]:
-        """Its number, and what it is; layers without positions, and without keys of their own, are left out."""
-        numbers = {index: layer.turning for index, layer in self.layers.items() if layer.shares is None}
-        return {index: (n, self.turnings[n]) for index, n in numbers.items() if n is not None}
-
-    @cached_property
-    def keeping(self) -> int:
+        keeping = {index: layer.rotary for index, layer in self.layers.items() if layer.shares is None}
+        self.keeping = len(keeping)
         """How many layers keep keys in a cache."""
-        return sum(layer.shares is None for layer in self.layers.values())
+        self.rotary_by_layer = {index: (n, self.rotaries[n]) for index, n in keeping.items() if n is not None}
+        """Its number and itself, for layers that have positions and keys of their own."""
 
     @property
     def addresses(self) -> Any:
@@ -89,17 +78,22 @@ class Adapter:
     @property
     def trained(self) -> nn.Module:
         """The module that holds the weights: under PEFT, the copy that is trained."""
-        module = getattr(self.model, NAME)
-        if not hasattr(module, "modules_to_save"):
-            return cast(nn.Module, module)
-        return cast(nn.Module, module.modules_to_save[module.active_adapters[0]])
+        copies = getattr(self.addresses, "modules_to_save", None)
+        return cast(nn.Module, self.addresses if copies is None else copies[self.addresses.active_adapters[0]])
+
+    @property
+    def embedding(self) -> Tensor:
+        return cast(Tensor, self.model.get_input_embeddings().weight)
+
+    def embed(self, ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq dim"]:
+        return cast(Tensor, self.model.get_input_embeddings()(ids))
 
     def settings(self) -> dict[str, Any]:
-        """What saved weights and a model must agree on."""
+        """What saved weights and a model must agree on; "turnings" are the model's rotaries."""
         return {
             "hidden_size": self.model.config.get_text_config().hidden_size,
-            "layers": {str(index): layer.turning for index, layer in self.layers.items()},
-            "turnings": {str(n): turning.describe() for n, turning in enumerate(self.turnings)},
+            "layers": {str(index): layer.rotary for index, layer in self.layers.items()},
+            "turnings": {str(n): rotary.describe() for n, rotary in enumerate(self.rotaries)},
             "units": describe(self.segmenter.rule),
             "max_length": self.segmenter.max_length,
             "reader": list(self.segmenter.reader.ids),
@@ -110,13 +104,13 @@ class Adapter:
         }
 
     def set(self, *, gate: float | None = None, competition: float | None = None) -> None:
-        """Noted in the configuration too: it is saved with a model, and tells one that was saved with addresses."""
-        self.refuse_if_unfit(self.gate if gate is None else gate)
-        self.gate = self.gate if gate is None else gate
-        self.competition = self.competition if competition is None else competition
+        """Written to the configuration too, which is saved with a model: so one saved with addresses is recognised."""
+        gate = self.gate if gate is None else gate
+        self._refuse_what_anchors_cannot(gate)
+        self.gate, self.competition = gate, self.competition if competition is None else competition
         setattr(self.model.config, NAME, self.settings())
 
-    def refuse_if_unfit(self, gate: float) -> None:
+    def _refuse_what_anchors_cannot(self, gate: float) -> None:
         if self.anchors is None:
             return
         if gate:
@@ -138,30 +132,35 @@ class Adapter:
             )
         return torch.full((len(self.layers), heads.pop()), self.competition)
 
+    def by_kernel(self) -> tuple[LayerRotary, ...]:
+        """The rotaries of the model, if one kernel can rotate its queries and keys."""
+        weight = self.embedding
+        named = backend_name(self.backend, weight, max(rotary.head_dim for rotary in self.rotaries)) == "fused"
+        has_kernel = named and weight.dtype != torch.float64 and fused.runs_on(weight.device)
+        return tuple(self.rotaries) if has_kernel else ()
+
     def hook(self) -> None:
-        embedding = cast(Tensor, self.model.get_input_embeddings().weight)
-        dtype = at_least_float32(embedding.dtype)
-        addresses = Addresses(self.turnings, embedding.shape[1], self.segmenter.max_length, self.exponents())
-        self.model.add_module(NAME, addresses.to(embedding.device, dtype))
+        weight, rotaries = self.embedding, rotary_modules(self.decoder)
+        addresses = Addresses(self.rotaries, weight.shape[1], self.segmenter.max_length, self.exponents())
+        self.model.add_module(NAME, addresses.to(weight.device, at_least_float32(weight.dtype)))
         self.set()
         setattr(self.decoder, HOME, self)
         self.handles = [
             self.decoder.register_forward_pre_hook(self.begin, with_kwargs=True),
             self.decoder.register_forward_hook(self.finish, with_kwargs=True, always_call=True),
+            *(m.register_forward_pre_hook(self.place, with_kwargs=True) for m in rotaries),
         ]
-        for rotary in rotary_modules(self.decoder):
-            self.handles.append(rotary.register_forward_pre_hook(self.place, with_kwargs=True))
         for module in self.attention:
             module.reads_addresses = True  # type: ignore[assignment]
         if not self.hands_on_keywords:
-            self.handles += [m.register_forward_hook(self.carry) for m in rotary_modules(self.decoder)]
+            self.handles += [m.register_forward_hook(self.carry) for m in rotaries]
             self.handles += [m.register_forward_pre_hook(self.pass_on, with_kwargs=True) for m in self.attention]
         if self.segmenter.reader.ids:
             reads = [m for m in self.attention if "position_ids" in inspect.signature(m.forward).parameters]
             self.handles += [m.register_forward_pre_hook(self.place_memory, with_kwargs=True) for m in reads]
         self.model.set_attn_implementation(name_of(self.own))
         if (generation := getattr(self.model, "generation_config", None)) is not None:
-            # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be compiled anew.
+            # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be recompiled.
             self.disable_compile = generation.disable_compile
             generation.disable_compile = True
 
@@ -185,26 +184,14 @@ class Adapter:
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends = kwargs.pop("unit_ends", None)
-        store = None if cache is None else columns_layer(cache, self.keeping, self.turning_by_layer)
+        store = None if cache is None else columns_layer(cache, self.keeping, self.rotary_by_layer)
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)
         offset = 0 if store is None else store.get_seq_length()
-        self._refuse_another_attention()
-        if not offset:
-            self._refuse_what_would_be_lost()
+        self._refuse_what_would_be_lost(begins=not offset)
         valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
         refuse_packed(kwargs, cache)
-        frame = frame_of(
-            Text(ids, valid, ends),
-            store,
-            self.segmenter,
-            self.addresses,
-            self._embed,
-            plain_mask=plain,
-            competition=self.competition,
-            by_kernel=self._turned_by_kernel() if store is None else (),
-            anchors=self.anchors,
-        )
+        frame = frame_of(self, Text(ids, valid, ends), store, plain_mask=plain)
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
         if self.hands_on_keywords:
@@ -219,14 +206,14 @@ class Adapter:
         hidden, positions, *rest = args
         return (hidden, frame.positions(positions, self.gate), *rest), kwargs
 
-    def carry(self, rotary: nn.Module, args: Any, turns: tuple[Tensor, ...]) -> Carried:
+    def carry(self, rotary: nn.Module, args: Any, cos_sin: tuple[Tensor, ...]) -> Carried:
         """After the rotary embedding: its result takes the frame along, to every layer."""
-        return Carried(turns, Call(self, self.running[_thread()]))
+        return Carried(cos_sin, Call(self, self.running[_thread()]))
 
     def pass_on(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Before an attention module: what it was handed goes on to the attention function."""
-        turns = kwargs.get("position_embeddings")
-        return args, {**kwargs, KEYWORD: turns.call if isinstance(turns, Carried) else None}
+        """Before an attention module: the state of the call goes on to the attention function."""
+        cos_sin = kwargs.get("position_embeddings")
+        return args, {**kwargs, KEYWORD: cos_sin.call if isinstance(cos_sin, Carried) else None}
 
     def place_memory(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Before an attention module that scales its queries by how much text lies before them: before a memory unit,
@@ -238,31 +225,30 @@ class Adapter:
         return args, {**kwargs, "position_ids": torch.where(call.frame.rule.query_memory, alone, given)}
 
     def finish(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """After the decoder: the cache remembers the call, unless it failed."""
+        """After the decoder: the cache accepts the call, unless it failed."""
         frame = self.running.pop(_thread(), None)
         if frame is not None and output is not None:
             frame.commit()
 
-    def _embed(self, ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq dim"]:
-        return cast(Tensor, self.model.get_input_embeddings()(ids))
+    def _cache(self, kwargs: Mapping[str, Any]) -> Cache | None:
+        """The cache of the call, made here where the decoder would make one of its own."""
+        given = kwargs.get("past_key_values")
+        if given is not None:
+            return given
+        wanted, config = kwargs.get("use_cache"), self.model.config.get_text_config()
+        wanted = getattr(config, "use_cache", False) if wanted is None else wanted
+        recomputes = getattr(self.decoder, "gradient_checkpointing", False) and self.decoder.training
+        return DynamicCache(config=config) if wanted and not recomputes else None
 
-    def _turned_by_kernel(self) -> tuple[Turning, ...]:
-        """The turnings of the model, if one kernel can turn its queries and keys."""
-        weight = cast(Tensor, self.model.get_input_embeddings().weight)
-        widest = max(turning.head_dim for turning in self.turnings)
-        named = backend_name(self.backend, weight, widest) == "fused"
-        has_kernel = named and weight.dtype != torch.float64 and fused.runs_on(weight.device)
-        return tuple(self.turnings) if has_kernel else ()
-
-    def _refuse_another_attention(self) -> None:
+    def _refuse_what_would_be_lost(self, *, begins: bool) -> None:
+        """Most checks run when a text begins, not at every decoded token."""
         if (found := self.model.config._attn_implementation) != name_of(self.own):
             raise BackendError(
                 f"the model's attention was set to {found!r}, which knows no addresses; "
                 "detach before changing it, and share no configuration between models"
             )
-
-    def _refuse_what_would_be_lost(self) -> None:
-        """When a text begins: decoding need not ask at every token."""
+        if not begins:
+            return
         if self.missing:
             raise CheckpointError(
                 f"{self.model.name_or_path} was saved with addresses, which from_pretrained leaves out; "
@@ -272,47 +258,42 @@ class Adapter:
             raise InputError(
                 f"something was put in place of the weights of {NAME!r}; with PEFT, list it in modules_to_save"
             )
-        if torch.is_grad_enabled() and checkpoints_reentrantly(self.decoder):
+        if torch.is_grad_enabled() and self._checkpoints_reentrantly():
             raise InputError(
                 "with use_reentrant=True gradient checkpointing loses the gradient of addresses; call "
                 "gradient_checkpointing_enable() without it"
             )
 
+    def _checkpoints_reentrantly(self) -> bool:
+        """Whether layers are recomputed with gradients through their first input alone."""
+        if not (self.decoder.training and getattr(self.decoder, "gradient_checkpointing", False)):
+            return False
+        functions = (getattr(m, "_gradient_checkpointing_func", None) for m in self.decoder.modules())
+        return any(getattr(f, "keywords", {}).get("use_reentrant", False) for f in functions)
+
     def _warn_if_frozen(self, frame: Frame) -> None:
-        if not (frame.zero and self.decoder.training and torch.is_grad_enabled()):
-            return
-        if not any(p.requires_grad for p in self.trained.parameters()):
+        learns = frame.zero and self.decoder.training and torch.is_grad_enabled()
+        if learns and not any(p.requires_grad for p in self.trained.parameters()):
             warnings.warn(
                 f"the addresses are zero and frozen, so they stay zero; with PEFT, pass modules_to_save=['{NAME}']",
                 stacklevel=2,
             )
 
-    def _cache(self, kwargs: Mapping[str, Any]) -> Cache | None:
-        """The cache of the call; where the decoder would make one of its own, ours, which it then takes."""
-        given = kwargs.get("past_key_values")
-        if given is not None:
-            return given
-        wanted = kwargs.get("use_cache")
-        config = self.model.config.get_text_config()
-        wanted = getattr(config, "use_cache", False) if wanted is None else wanted
-        recomputes = getattr(self.decoder, "gradient_checkpointing", False) and self.decoder.training
-        return DynamicCache(config=config) if wanted and not recomputes else None
 
-
-def anchors_of(back: int | Sequence[int], turnings: list[Turning], config: Any) -> Anchors | None:
-    dealt = tuple(back) if isinstance(back, Sequence) else (back,)
+def anchors_of(back: int | Sequence[int], rotaries: list[LayerRotary], config: Any) -> Anchors | None:
+    back_by_head = tuple(back) if isinstance(back, Sequence) else (back,)
     positions = getattr(config, "max_position_embeddings", None)
-    if positions and any(isinstance(d, int) and d >= positions for d in dealt):
+    if positions and any(isinstance(d, int) and d >= positions for d in back_by_head):
         raise InputError(
-            f"anchors {max(dealt)}: so many units back there is none within the {positions} positions of the model; 1 "
-            "goes on from the unit before"
+            f"anchors {max(back_by_head)}: so many units back there is none within the {positions} positions of the "
+            "model; 1 goes on from the unit before"
         )
-    heads = {turning.heads for turning in turnings}
-    if any(dealt) and len(heads) > 1:
+    heads = {rotary.heads for rotary in rotaries}
+    if any(back_by_head) and len(heads) > 1:
         raise InputError(
             f"layers of this model have {sorted(heads)} key/value heads; anchors need one number: leave them out"
         )
-    return dealt_out(dealt, heads.pop())
+    return dealt_out(back_by_head, heads.pop())
 
 
 def _thread() -> int:

@@ -1,9 +1,9 @@
-"""The trained part: addresses of completed units, one set of angles for each way of turning a model has.
+"""The trained part: addresses of completed units, one set of angles for each rotary of the model.
 
-Most models turn all their layers alike and have one. Where layers have frequencies of their own, the same place in
-the text means other angles there, and one address could not stand for it.
+Most models rotate all their layers alike and have one. Where layers have frequencies of their own, the same distance
+means other angles there, so they need addresses of their own.
 
-Shapes: slots are the units a call touches, in order; kv_heads and pairs are those of a turning.
+Shapes: slots are the units a call touches, in order; kv_heads and pairs are those of a rotary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from contentrope.address import ContentAddress, sum_by_unit
-from contentrope.hf.rotary import Turning
+from contentrope.hf.rotary import LayerRotary
 from contentrope.rotary import PositionRotations, at_least_float32
 from contentrope.units import Units
 
@@ -24,7 +24,7 @@ NAME = "contentrope"
 
 
 class OpenUnit(NamedTuple):
-    """The cached tokens among which are those of the unit that a call goes on with."""
+    """Cached tokens; ``belongs`` marks those of the unit that is open when a call begins."""
 
     embedded: Float[Tensor, "batch tail dim"]
     local: Int[Tensor, "batch tail"]
@@ -32,24 +32,25 @@ class OpenUnit(NamedTuple):
 
 
 class Addresses(nn.Module):
-    """From the embeddings of a call to the angles of its units; and, where it is learned, how units compete."""
+    """The angles of a call's units from its embeddings; and the exponents of the competition, where it is learned."""
 
     def __init__(
         self,
-        turnings: list[Turning],
+        rotaries: list[LayerRotary],
         dim: int,
         max_length: int,
         exponents: Float[Tensor, "layers heads"] | None = None,
     ) -> None:
         super().__init__()
-        self.turnings = turnings
+        self.rotaries = rotaries
         self.max_length = max_length
         self.exponents = None if exponents is None else nn.Parameter(exponents)
-        """Of the competition between units, for each layer and query head; None: one fixed number for all."""
+        """Of the competition, for each layer and query head; None: one fixed number for all."""
         self.seen_at: list[int | None] | None = None
-        """How often the weights had been written to when last seen not to be zero."""
-        self.rotations = nn.ModuleList(PositionRotations(t.frequency[None]) for t in turnings)
-        self.by_turning = nn.ModuleList(ContentAddress(dim, t.heads, len(t.frequency)) for t in turnings)
+        """The versions of the weights when they were last seen not to be zero."""
+        self.rotations = nn.ModuleList(PositionRotations(r.frequency[None]) for r in rotaries)
+        self.by_turning = nn.ModuleList(ContentAddress(dim, r.heads, len(r.frequency)) for r in rotaries)
+        """One for each rotary. Saved weights have this name."""
 
     def forward(
         self,
@@ -62,24 +63,24 @@ class Addresses(nn.Module):
         for index, address in enumerate(self.by_turning):
             carried = None
             if open_unit is not None:
-                turned = self._turn(index, open_unit.embedded, open_unit.local)
-                total = torch.where(open_unit.belongs[..., None], turned, 0.0).sum(1)
+                rotated = self._rotate(index, open_unit.embedded, open_unit.local)
+                total = torch.where(open_unit.belongs[..., None], rotated, 0.0).sum(1)
                 carried = total, open_unit.belongs.sum(1)
-            sums = sum_by_unit(self._turn(index, embedded, units.local), units, slot, carried)
+            sums = sum_by_unit(self._rotate(index, embedded, units.local), units, slot, carried)
             found.append(address(sums.total, sums.tokens))
         return found
 
-    def _turn(self, index: int, embedded: Tensor, local: Int[Tensor, "batch seq"]) -> Tensor:
-        """Embeddings turn as keys do, block by block of a head's size; what is left over does not turn."""
-        turning = self.turnings[index]
+    def _rotate(self, index: int, embedded: Tensor, local: Int[Tensor, "batch seq"]) -> Tensor:
+        """Embeddings are rotated as keys are, block by block of a head's size; what is left over is not rotated."""
+        rotary = self.rotaries[index]
         wide = at_least_float32(embedded.dtype)
         rotations = cast(PositionRotations, self.rotations[index])
         rotation = rotations.at(local, wide, bound=self.max_length)
-        whole = embedded.shape[-1] // turning.head_dim * turning.head_dim
-        blocks = embedded[..., :whole].to(wide).unflatten(-1, (-1, turning.head_dim))
+        whole = embedded.shape[-1] // rotary.head_dim * rotary.head_dim
+        blocks = embedded[..., :whole].to(wide).unflatten(-1, (-1, rotary.head_dim))
         if not whole:
             return embedded.to(wide)
-        return torch.cat((turning.turn(blocks, rotation).flatten(-2), embedded[..., whole:].to(wide)), dim=-1)
+        return torch.cat((rotary.rotate(blocks, rotation).flatten(-2), embedded[..., whole:].to(wide)), dim=-1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -87,11 +88,11 @@ class Addresses(nn.Module):
         return at_least_float32(cast(ContentAddress, self.by_turning[0]).project.weight.dtype)
 
     def are_zero(self) -> bool:
-        """Whether nothing is learned yet, neither addresses nor exponents. Not asked while a compiler traces.
+        """Whether nothing is learned yet, neither addresses nor exponents. False while a compiler traces.
 
-        A device is asked again only when weights were written to since they were seen not to be zero; in training on
-        a GPU not even then, as an optimizer writes at every step. (To take learned weights for zero would be wrong; to
-        take zero ones for learned costs the last bit at most. So only that they are not zero is remembered.)
+        To avoid GPU syncs the weights are looked at again only when they were written to since they were seen not to
+        be zero; in training on a GPU not even then, as an optimizer writes at every step. Only "not zero" is cached: to
+        take learned weights for zero would be wrong, to take zero ones for learned costs the last bit at most.
         """
         if torch.compiler.is_compiling():
             return False

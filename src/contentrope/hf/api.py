@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -15,7 +17,7 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import HOME, Adapter, adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.attention import OWN, register
-from contentrope.hf.check import Check, random_numbers_restored
+from contentrope.hf.check import Check
 from contentrope.hf.probe import evaluating, rotary_modules
 from contentrope.hf.units import reader_of, rule_of
 from contentrope.units import Rule, Segmenter
@@ -39,11 +41,11 @@ def attach(
     """Give every completed unit of the text an address in all attention layers of ``model``, in place.
 
     ``units``: a kind of text, read by the ``tokenizer`` ("line", "sentence", "paragraph", "record", "document", the
-    last two by a ``marker``), a number of tokens, the token ids that end a unit, or a rule. A unit of ``max_length``
-    tokens ends there. A call may say otherwise: ``model(input_ids, unit_ends=mask)``.
+    last two by a ``marker``), a number of tokens, the token ids that end a unit, or a rule. A unit ends after
+    ``max_length`` tokens at the latest. A call may give its own ends: ``model(input_ids, unit_ends=mask)``.
 
-    ``positions``: "global" leaves a model as it is until its addresses are trained, "local" counts inside each unit,
-    a number between 1 (global) and 0 (local) stands between; see :func:`set_positions`.
+    ``positions``: "global" leaves a model as it is until its addresses are trained, "local" counts inside each unit;
+    a number between 1 (global) and 0 (local) interpolates; see :func:`set_positions`.
 
     ``competition``: the exponent alpha by which the number of completed units counts against them: 0 as in the paper,
     1 weighs the open unit against the average earlier one. ``learn_competition``: alpha is learned for each layer and
@@ -51,15 +53,14 @@ def attach(
 
     ``anchors``: 1 lets an open unit, which has no address of its own yet, go on from the unit before it: that one
     stands where the model's own positions have it, and only units further back are found by content alone. 2 goes on
-    from the second before, and so on. A list is dealt out to the key/value heads, again from its beginning: [0, 1]
-    anchors every second one. Competition does not count against the units a head goes on from. With local positions.
+    from the second before, and so on. A list is repeated over the key/value heads: [0, 1] anchors every second one.
+    Competition does not count against the units a head goes on from. With local positions.
 
     ``reader``: token ids, or a text that tokens contain. Units that begin before the first of them in a row are memory:
     they see only themselves, so their order means nothing to those that read them.
 
-    ``check``: before it is returned the model shows on a few tokens that it is attached to as it should be
-    (:mod:`contentrope.hf.check`); where it is not, that is an error, and the model is left as it was. False: take it
-    on trust.
+    ``check``: before it is returned, the model is checked on a few tokens (:mod:`contentrope.hf.check`); a failure is
+    an error and leaves the model as it was. False: no check.
 
     >>> import torch, transformers
     >>> sizes = dict(vocab_size=9, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
@@ -79,13 +80,12 @@ def attach(
     embedding = cast(Tensor, model.get_input_embeddings().weight)
     rule = rule_of(units, tokenizer, marker, vocabulary_size=len(embedding))
     segmenter = Segmenter(rule, max_length=max_length, reader=reader_of(reader, tokenizer))
-    gate = gate_of(positions)
-    with random_numbers_restored(embedding.device, on_success=False):
+    with _random_numbers_restored_on_failure(embedding.device):
         adapter = Adapter(
             model,
             segmenter,
-            gate,
-            backend,
+            gate=gate_of(positions),
+            backend=backend,
             competition=float(competition),
             learn_competition=learn_competition,
             anchors=anchors,
@@ -100,7 +100,19 @@ def attach(
     return model
 
 
-def _hook(adapter: Adapter, check: bool, fixed_positions: float) -> None:
+@contextmanager
+def _random_numbers_restored_on_failure(device: torch.device) -> Iterator[None]:
+    cpu, gpu = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    except BaseException:
+        torch.set_rng_state(cpu)
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu, device)
+        raise
+
+
+def _hook(adapter: Adapter, check: bool, fixed_positions: int | float) -> None:
     if not check:
         return adapter.hook()
     known = getattr(adapter.model.config, "max_position_embeddings", None) or math.inf
@@ -172,8 +184,8 @@ def _refuse_if_unfit(model: Any, backend: str) -> None:
         raise InputError(f"{name} reads in both directions; addresses are for causal decoders")
 
 
-def _fixed_positions(adapter: Adapter) -> float:
-    """Up to which the frequencies are fixed: those of some models depend on the largest position."""
+def _fixed_positions(adapter: Adapter) -> int | float:
+    """The positions up to which frequencies are fixed: those of some models depend on the largest position."""
     fixed = [math.inf]
     rope = getattr(adapter.model.config, "rope_parameters", None) or {}
     settings = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]

@@ -1,6 +1,6 @@
 """The attention function that an attached model calls, and its mask function.
 
-A layer is read in one of three ways. A single token needs every key in one version only: the model's own attention
+A layer attends in one of three ways. A single token needs every key in one version only: the model's own attention
 does it. Plain causal attention goes to a backend of the core. Anything else (a window, soft-capped scores, sinks, a
 mask of the caller's) goes to the model's own attention, given every key in both versions and a mask that shows each
 query exactly one of them.
@@ -26,41 +26,42 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from contentrope.attention import backend_function, backend_name
+from contentrope.attention.pairs import States
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
 from contentrope.hf.keys import Window, placed, readdressed, settle
-from contentrope.hf.masks import Exponent, doubled_mask, single_mask
+from contentrope.hf.masks import Exponent, Scores, doubled_mask, single_mask
 
 if TYPE_CHECKING:
     from contentrope.hf.adapter import Adapter
     from contentrope.hf.probe import Layer
-    from contentrope.hf.rotary import Turning
+    from contentrope.hf.rotary import LayerRotary
 
 KEYWORD = "contentrope"
-"""By which the state of a call reaches the attention function."""
+"""The keyword argument by which the state of a call reaches the attention function."""
 OWN = ("sdpa", "eager")
-"""Implementations of the model's own that can be handed both versions of a key: they take any mask."""
+"""Implementations of the model's own that can take both versions of a key, as they take any mask."""
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Call(NamedTuple):
-    """The state of a call, as every attention function is handed it."""
+    """The state of a call, as attention functions get it."""
 
     adapter: Adapter
     frame: Frame
 
 
 class Carried(tuple):
-    """What the rotary embedding gave, cosines and sines, with the state of the call: all layers are handed it.
+    """Cosines and sines of the rotary embedding, with the state of the call.
 
-    For models whose layers do not hand on keyword arguments.
+    For models whose layers do not pass keyword arguments on.
     """
 
     call: Call
 
-    def __new__(cls, turns: tuple[Tensor, ...], call: Call) -> Carried:
-        made = super().__new__(cls, turns)
+    def __new__(cls, cos_sin: tuple[Tensor, ...], call: Call) -> Carried:
+        made = super().__new__(cls, cos_sin)
         made.call = call
         return made
 
@@ -89,15 +90,19 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     if contentrope is None:
-        _refuse_if_attached(module)
+        if getattr(module, "reads_addresses", False):
+            raise BackendError(
+                f"the state of the call did not reach layer {module.layer_idx} of {type(module).__name__}: "
+                "call the model as a whole, and do not split it over devices"
+            )
         return own_attention(module, own_name)(module, query, key, value, attention_mask, **options)
     adapter, frame = contentrope
     if frame.as_it_stands:
         return adapter.own_attention(module, query, key, value, attention_mask, **options)
     layer = adapter.layers[cast(int, module.layer_idx)]
-    if layer.turning is None or frame.only_masked:
-        competes = None if layer.turning is None else layer.layer_idx
-        mask = single_mask(frame, competes, attention_mask, key.shape[2], query.dtype, query.shape[1])
+    if layer.rotary is None or frame.only_masked:
+        competes = None if layer.rotary is None else layer.layer_idx
+        mask = single_mask(frame, competes, attention_mask, Scores.of(query, key))
         return adapter.own_attention(module, query, key, value, mask, **options)
     own = partial(adapter.own_attention, module)
     read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
@@ -109,7 +114,7 @@ def attend(
 
 
 class _ValueOf(Function):
-    """The value of one tensor with the gradient of another, equal to it but for rounding.
+    """The value of ``exact`` with the gradient of ``differentiated``, which equals it but for rounding.
 
     While all addresses are zero a model gives its own numbers to the last bit, and can be trained from there.
     """
@@ -133,106 +138,66 @@ def _addressed(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     query, key, value = states
-    single = query.shape[2] == 1
-    number = cast(int, layer.turning)
-    turning = adapter.turnings[number]
-    store = None
-    if frame.window is None:
-        turned, addressed = query, key
-    elif frame.turns:
-        states = frame.turns[number].of(query.transpose(1, 2), key.transpose(1, 2), turning.pairs)
-        turned, addressed = states[0].transpose(1, 2), states[2].transpose(1, 2)
+    rotations, number = frame.rotations, cast(int, layer.rotary)
+    rotary, window, store = adapter.rotaries[number], rotations.window, None
+    if window is None:
+        rotated, addressed = query, key
+    elif rotations.fused:
+        of_kernel = rotations.fused[number].of(query.transpose(1, 2), key.transpose(1, 2), rotary.pairs)
+        rotated, addressed = of_kernel[0].transpose(1, 2), of_kernel[2].transpose(1, 2)
     else:
-        turned = turning.turn(query.transpose(1, 2), frame.queries[number]).transpose(1, 2)
-        store = _store(frame, layer)
-        key, addressed = _both_versions(frame, layer, store, key, turning, single=single, new=query.shape[2])
-    if single:
-        read = own(
-            turned,
-            addressed,
-            value,
-            single_mask(frame, layer.layer_idx, mask, key.shape[2], query.dtype, query.shape[1]),
-            **options,
-        )
-    elif layer.plain and frame.plain_mask and _sees_whole(layer, frame, key):
-        competition = frame.competition_in(layer.layer_idx)
-        read = _by_backend(adapter.backend, frame, turned, key, addressed, value, competition, options), None
+        rotated = rotary.rotate_states(query, rotations.queries[number])
+        if frame.store is not None and layer.shares is None:
+            frame.store.half_rotated = True
+            store = frame.store.layers[layer.layer_idx]
+        key, addressed = _both_versions(frame, layer, store, key, rotary, query.shape[2])
+    scores, total = Scores.of(query, key), frame.total
+    sees_all = key.shape[2] >= total and (layer.window is None or total <= layer.window)
+    if query.shape[2] == 1:
+        read = own(rotated, addressed, value, single_mask(frame, layer.layer_idx, mask, scores), **options)
+    elif layer.plain and frame.plain_mask and sees_all:
+        to_backend = States(rotated, *(x[:, :, :total] for x in (key, addressed, value)))
+        read = _by_backend(adapter.backend, frame, to_backend, frame.competition_in(layer.layer_idx), options), None
     else:
         doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
-        read = own(
-            turned,
-            *doubled,
-            doubled_mask(frame, mask, key.shape[2], frame.competition_in(layer.layer_idx), query.dtype, query.shape[1]),
-            **options,
-        )
-    if frame.window is not None and addressed is not key:
-        settle(store, addressed, frame.window)
+        read = own(rotated, *doubled, doubled_mask(frame, layer.layer_idx, mask, scores), **options)
+    if window is not None and addressed is not key:
+        settle(store, addressed, window)
     return read
 
 
 def _both_versions(
-    frame: Frame, layer: Layer, store: Any, key: Tensor, turning: Turning, *, single: bool, new: int
+    frame: Frame, layer: Layer, store: Any, key: Tensor, rotary: LayerRotary, new: int
 ) -> tuple[Tensor, Tensor]:
     """Keys as their own unit reads them, the ``new`` ones last, and as others do."""
     if layer.shares is not None:
         return frame.shared[layer.shares]
-    window, number = cast(Window, frame.window), cast(int, layer.turning)
-    addressed = readdressed(key, store, window, number, turning, in_place=single and not torch.is_grad_enabled())
-    if frame.places and not single:
-        key = placed(key, new, frame.places[number], frame.total, turning)
+    rotations, number, single = frame.rotations, cast(int, layer.rotary), new == 1
+    window = cast(Window, rotations.window)
+    addressed = readdressed(key, store, window, number, rotary, in_place=single and not torch.is_grad_enabled())
+    if rotations.places and not single:
+        key = placed(key, new, rotations.places[number], frame.total, rotary)
     if layer.is_shared:
-        # What a static cache holds is written over before the others read it.
+        # A static cache overwrites its keys before the other layers read them.
         frame.shared[layer.layer_idx] = key.clone() if isinstance(store, StaticLayer) else key, addressed
     return key, addressed
 
 
-def _store(frame: Frame, layer: Layer) -> Any:
-    """The layer of the cache that has just been given the call's keys; about to be turned, it is marked."""
-    if frame.store is None or layer.shares is not None:
-        return None
-    frame.store.half_turned = True
-    return frame.store.layers[layer.layer_idx]
-
-
-def _sees_whole(layer: Layer, frame: Frame, key: Tensor) -> bool:
-    """Whether all columns are here, and no query looks back at only some of them."""
-    return key.shape[2] >= frame.total and (layer.window is None or frame.total <= layer.window)
-
-
 def _by_backend(
-    backend: str,
-    frame: Frame,
-    query: Tensor,
-    key: Tensor,
-    addressed: Tensor,
-    value: Tensor,
-    competition: Exponent,
-    options: dict[str, Any],
+    backend: str, frame: Frame, states: States, competition: Exponent, options: dict[str, Any]
 ) -> Float[Tensor, "batch queries heads head_dim"]:
-    dropout = options.get("dropout", 0.0)
-    function = _backend(backend, query, dropout=dropout, cached=frame.offset > 0)
+    """Attention by a backend of the library's own."""
+    query, dropout, cached = states.query, options.get("dropout", 0.0), frame.offset > 0
+    if backend == "auto" and torch.compiler.is_compiling():
+        backend = backend_name(backend, query, query.shape[-1], dropout=dropout, cached=cached)
+        # Tiles are cut by where units begin, which a compiler cannot follow.
+        backend = "reference" if backend == "tiled" else backend
+    function = backend_function(backend, query, dropout=dropout, cached=cached)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    states = [query, *(x[:, :, : frame.total] for x in (key, addressed, value))]
     if torch.is_autocast_enabled(device := query.device.type):  # as PyTorch's own attention does
-        states = [x.to(torch.get_autocast_dtype(device)) for x in states]
+        states = States(*(x.to(torch.get_autocast_dtype(device)) for x in states))
     out = function(*states, frame.rule, competition=competition, dropout=dropout, scale=scale)
     return out.transpose(1, 2).contiguous()
-
-
-def _backend(name: str, query: Tensor, *, dropout: float, cached: bool) -> Callable[..., Tensor]:
-    if name == "auto" and torch.compiler.is_compiling():
-        name = backend_name(name, query, query.shape[-1], dropout=dropout, cached=cached)
-        # Tiles are cut by where units begin, which a compiler cannot follow.
-        name = "reference" if name == "tiled" else name
-    return backend_function(name, query, dropout=dropout, cached=cached)
-
-
-def _refuse_if_attached(module: nn.Module) -> None:
-    if getattr(module, "reads_addresses", False):
-        raise BackendError(
-            f"the state of the call did not reach layer {module.layer_idx} of {type(module).__name__}: "
-            "call the model as a whole, and do not split it over devices"
-        )
 
 
 def mask_of(*args: Any, own_name: str, **kwargs: Any) -> Any:

@@ -1,10 +1,27 @@
-"""A tokenizer of characters, saved and loaded like any other of Hugging Face's."""
+"""Texts as token ids of any tokenizer; a tokenizer of characters, saved and loaded like any other."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from contentrope.corpora import UNKNOWN
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from contentrope.corpora import UNKNOWN, Text
+
+
+class Encoded(NamedTuple):
+    """A text as token ids."""
+
+    training: Int[Tensor, "training"]
+    held_out: Int[Tensor, "held_out"]
+
+
+def encode(text: Text, tokenizer: Any) -> Encoded:
+    """Both parts as the tokenizer's ids, without special tokens: windows are cut from anywhere."""
+    parts = (tokenizer(part, add_special_tokens=False, verbose=False) for part in (text.training, text.held_out))
+    return Encoded(*(torch.tensor(part["input_ids"], dtype=torch.int64) for part in parts))
 
 
 def character_tokenizer(text: str) -> Any:

@@ -1,14 +1,13 @@
-"""What :func:`contentrope.hf.attach` makes sure of, on the model at hand, before it returns.
+"""The checks by which :func:`contentrope.hf.attach` tests the model at hand before it returns.
 
-Architectures are many, and some do with their queries and keys what nobody expects. So a model is asked to show, on a
-few tokens, what an attached model promises: (a) with zero addresses and global positions it is what it was, to the last
+Architectures are many, and some do the unexpected with their queries and keys. So a few tokens show what an attached
+model promises: (a) with zero addresses and global positions it is what it was, to the last
 bit; (b) a unit whose address says "so many positions back" is read as by the untouched model at those positions;
-(c) later tokens change nothing; (d) a cache gives what a text read at once gives, in chunks, token by token, and from
-its first token on.
+(c) later tokens change nothing; (d) prefill, chunked prefill and decode agree, from the first token on.
 
-Every attention module is handed the input it had in the untouched model, and its output is compared. So rounding does
-not add up over layers, no expert is chosen otherwise, and the layer at fault is known. What is beyond rounding is
-measured against what the untouched model itself shows when it is asked the same in the other way.
+Every attention module gets the input it had in the untouched model, and its output is compared. So rounding does not
+add up over layers, no expert is chosen otherwise, and the layer at fault is known. A difference beyond rounding is
+compared with the untouched model's own, when it computes the same in two ways.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,7 +41,8 @@ FIRST, AWAY = 9, 64
 CHANGED = 14
 """For (c): the first token that is another one."""
 AGAIN = 4
-"""How much more than the untouched model's own difference is let pass: it was measured once."""
+"""How many times the untouched model's own difference, measured once, is let pass."""
+ALL = slice(None)
 
 ALONE = {
     "competition": 0.0,
@@ -50,13 +50,14 @@ ALONE = {
     "segmenter": Segmenter(FixedLength(TOKENS), max_length=TOKENS),
     "missing": False,
 }
-"""What an adapter is to have for (a) and (b): addresses and nothing else."""
+"""Attributes of an adapter for (a) and (b): addresses and nothing else."""
 
 Outputs = list[Float[Tensor, "batch seq dim"]]
 """Of all attention modules, in the order of their layers."""
+Result = TypeVar("Result")
 
 
-class Text(NamedTuple):
+class Sample(NamedTuple):
     ids: Int[Tensor, "1 seq"]
     ends: Bool[Tensor, "1 seq"]
     positions: Int[Tensor, "1 seq"]
@@ -70,7 +71,7 @@ class Away(Addresses):
 
     def forward(self, embedded: Tensor, units: Any, slot: Tensor, open_unit: Any) -> list[Tensor]:
         shape = slot.shape[0], slot.shape[1], -1, -1
-        angles = (-self.positions * turning.frequency.expand(turning.heads, -1) for turning in self.turnings)
+        angles = (-self.positions * rotary.frequency.expand(rotary.heads, -1) for rotary in self.rotaries)
         return [x.to(embedded.device, self.dtype)[None, None].expand(shape) for x in angles]
 
     def are_zero(self) -> bool:
@@ -78,59 +79,52 @@ class Away(Addresses):
 
 
 class Check:
-    """Made while the model is untouched, of which it keeps what is compared with."""
+    """Made while the model is untouched, whose outputs it keeps for comparison."""
 
-    def __init__(self, adapter: Adapter, most_positions: float) -> None:
+    def __init__(self, adapter: Adapter, most_positions: int | float) -> None:
         self.adapter = adapter
-        self.text = _text(adapter, most_positions)
+        self.sample = _sample(adapter, most_positions)
         with _tapped(adapter.attention) as tapped:
-            self._run("a text is read as before", self._read_untouched)
+            self.hidden = self._run("a text is read as before", self._leaping)
         refuse_unless_finite(adapter.model, [self.hidden, *tapped.outputs])
         self.inputs, self.untouched = tapped.inputs, tapped.outputs
 
-    def _read_untouched(self) -> None:
-        self.hidden = self._call(positions=self.text.positions)
-
     def __call__(self) -> None:
         """With the adapter's hooks in place. Leaves everything as it is, or raises an error."""
-        with random_numbers_restored(self.text.ids.device):
-            self._run_all()
-
-    def _run_all(self) -> None:
-        self._run("zero addresses at global positions change nothing", self.global_positions)
-        self._run("an address of so many positions back is as good as positions", self.shifted)
-        with self._as_if(self._lively(), missing=False):
-            at_once = self._outputs()
-            self._run("later tokens change nothing", lambda: self.later_tokens(at_once))
-            self._run("a cache changes nothing", lambda: self.cached(at_once))
+        device = self.sample.ids.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._run("zero addresses at global positions change nothing", self.global_positions)
+            self._run("an address of so many positions back is as good as positions", self.shifted)
+            with self._as_if(self._as_if_trained(), missing=False):
+                at_once = self._outputs()
+                self._run("later tokens change nothing", lambda: self.later_tokens(at_once))
+                self._run("a cache changes nothing", lambda: self.cached(at_once))
 
     def global_positions(self) -> None:
-        """To the last bit, unless the untouched model itself says something else when asked again."""
+        """To the last bit, unless the untouched model itself differs from call to call."""
 
-        def asked_again() -> float:
+        def called_again() -> float:
             self.adapter.unhook()
             try:
-                return _apart([self._call(positions=self.text.positions)], [self.hidden])[0]
+                return _apart([self._leaping()], [self.hidden])[0]
             finally:
                 self.adapter.hook()
 
         with self._untouched():
-            hidden = self._call(ends=self.text.ends, positions=self.text.positions)
+            hidden = self._leaping(self.sample.ends)
         if not torch.equal(hidden, self.hidden):
-            self._compare([hidden], [self.hidden], noise=asked_again, layers=False)
+            self._compare([hidden], [self.hidden], noise=called_again, layers=False)
 
     def shifted(self) -> None:
-        adapter, positions = self.adapter, self.text.positions
-        away = self._away(int(positions[0, FIRST]), TOKENS)
+        positions = self.sample.positions
         ends = torch.arange(TOKENS, device=positions.device)[None] == FIRST - 1
-        with self._as_if(away, gate=0.0, **ALONE):
+        with self._as_if(self._away(int(positions[0, FIRST])), gate=0.0, **ALONE):
             found = self._outputs(ends=ends, positions=positions)
-        noise = self._noise(lambda: self._rounded_otherwise(adapter), lambda: self.untouched)
-        self._compare(found, self.untouched, noise=noise)
+        self._compare(found, self.untouched, noise=self._noise(self._rounded_otherwise, lambda: self.untouched))
 
     def later_tokens(self, at_once: Outputs) -> None:
-        """Compared without regard to what the untouched model does: one that reads ahead cannot be attached to."""
-        ids, inputs = self.text.ids.clone(), [x.clone() for x in self.inputs]
+        """Whatever the untouched model does: one that reads ahead cannot be attached to."""
+        ids, inputs = self.sample.ids.clone(), [x.clone() for x in self.inputs]
         ids[:, CHANGED:] = ids[:, : TOKENS - CHANGED]
         for x in inputs:
             x[:, CHANGED:] = -x[:, CHANGED:].flip(1)
@@ -138,64 +132,65 @@ class Check:
         self._compare(found, [x[:, :CHANGED] for x in at_once])
 
     def cached(self, at_once: Outputs) -> None:
+        def first_alone() -> Outputs:
+            return self._outputs(slice(1))
+
         noise = self._noise(self._in_pieces, self._outputs)
         self._compare(self._in_pieces(), at_once, noise=noise)
-        alone = self._noise(self._first_alone, lambda: [x[:, :1] for x in self._outputs()])
-        self._compare(self._first_alone(), [x[:, :1] for x in at_once], noise=alone)
+        noise = self._noise(first_alone, lambda: [x[:, :1] for x in self._outputs()])
+        self._compare(first_alone(), [x[:, :1] for x in at_once], noise=noise)
 
-    # --- ways to read the text ---
+    # --- ways to read the sample ---
 
     def _outputs(
         self,
+        columns: slice = ALL,
         *,
         ids: Tensor | None = None,
         ends: Tensor | None = None,
         positions: Tensor | None = None,
         inputs: Outputs | None = None,
+        cache: DynamicCache | None = None,
     ) -> Outputs:
-        with _tapped(self.adapter.attention, self.inputs if inputs is None else inputs) as tapped:
-            self._call(ids, ends=self.text.ends if ends is None else ends, positions=positions)
+        """Of these columns; ``inputs`` of the attention modules, if they are not to be those of the untouched model."""
+        ids, ends = self.sample.ids if ids is None else ids, self.sample.ends if ends is None else ends
+        with _tapped(self.adapter.attention, [x[:, columns] for x in inputs or self.inputs]) as tapped:
+            self._call(ids[:, columns], ends[:, columns], positions=positions, cache=cache)
         return tapped.outputs
 
     def _in_pieces(self) -> Outputs:
-        cache, parts = DynamicCache(config=self.adapter.model.config), []
-        for begin, end in zip(accumulate(PIECES, initial=0), accumulate(PIECES), strict=False):
-            with _tapped(self.adapter.attention, [x[:, begin:end] for x in self.inputs]) as tapped:
-                part = self.text.ids[:, begin:end], self.text.ends[:, begin:end]
-                self._call(part[0], ends=part[1], cache=cache)
-            parts.append(tapped.outputs)
+        cache = DynamicCache(config=self.adapter.model.config)
+        parts = [self._outputs(slice(*ends), cache=cache) for ends in pairwise(accumulate(PIECES, initial=0))]
         return [torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)]
 
-    def _first_alone(self) -> Outputs:
-        with _tapped(self.adapter.attention, [x[:, :1] for x in self.inputs]) as tapped:
-            self._call(self.text.ids[:, :1], ends=self.text.ends[:, :1])
-        return tapped.outputs
-
-    def _rounded_otherwise(self, adapter: Adapter) -> Outputs:
+    def _rounded_otherwise(self) -> Outputs:
         """As rotating twice instead of once rounds queries and keys."""
         generator = torch.Generator().manual_seed(0)
 
-        def round_otherwise(module: nn.Module, args: Any, turns: tuple[Tensor, ...]) -> Any:
-            noise = (torch.randn(x.shape, generator=generator).to(x) for x in turns)
-            rounded = tuple(x * (1 + torch.finfo(x.dtype).eps * n) for x, n in zip(turns, noise, strict=True))
-            return Carried(rounded, turns.call) if isinstance(turns, Carried) else rounded
+        def round_otherwise(module: nn.Module, args: Any, cos_sin: tuple[Tensor, ...]) -> Any:
+            noise = (torch.randn(x.shape, generator=generator).to(x) for x in cos_sin)
+            rounded = tuple(x * (1 + torch.finfo(x.dtype).eps * n) for x, n in zip(cos_sin, noise, strict=True))
+            return Carried(rounded, cos_sin.call) if isinstance(cos_sin, Carried) else rounded
 
-        handles = [m.register_forward_hook(round_otherwise) for m in rotary_modules(adapter.decoder)]
+        handles = [m.register_forward_hook(round_otherwise) for m in rotary_modules(self.adapter.decoder)]
         try:
-            return self._outputs(positions=self.text.positions)
+            return self._outputs(positions=self.sample.positions)
         finally:
             for handle in handles:
                 handle.remove()
 
+    def _leaping(self, ends: Tensor | None = None) -> Tensor:
+        """The last hidden state, with the second unit of (b) moved away."""
+        return self._call(self.sample.ids, ends, positions=self.sample.positions)
+
     def _call(
         self,
-        ids: Tensor | None = None,
+        ids: Tensor,
+        ends: Tensor | None,
         *,
-        ends: Tensor | None = None,
         positions: Tensor | None = None,
         cache: DynamicCache | None = None,
     ) -> Tensor:
-        ids = self.text.ids if ids is None else ids
         more: dict[str, Any] = {} if ends is None else {"unit_ends": ends}
         if positions is not None:
             # With a mask positions that leap are not read as several documents.
@@ -219,16 +214,16 @@ class Check:
             adapter.model.add_module(NAME, own)
 
     def _untouched(self) -> Any:
-        return self._as_if(self._away(0, TOKENS), gate=1.0, **ALONE)
+        return self._as_if(self._away(0), gate=1.0, **ALONE)
 
-    def _away(self, positions: int, max_length: int) -> Addresses:
-        embedding, adapter = cast(Tensor, self.adapter.model.get_input_embeddings().weight), self.adapter
-        made = Away(adapter.turnings, embedding.shape[1], max_length)
+    def _away(self, positions: int) -> Addresses:
+        weight = self.adapter.embedding
+        made = Away(self.adapter.rotaries, weight.shape[1], TOKENS)
         made.positions = positions
-        return made.to(embedding.device, adapter.addresses.dtype)
+        return made.to(weight.device, self.adapter.addresses.dtype)
 
-    def _lively(self) -> Addresses:
-        """As if trained: angles of about one radian."""
+    def _as_if_trained(self) -> Addresses:
+        """Addresses with angles of about one radian."""
         generator, made = torch.Generator().manual_seed(0), copy.deepcopy(self.adapter.trained)
         for address in made.by_turning:  # type: ignore[union-attr]
             weight = cast(ContentAddress, address).project.weight
@@ -237,17 +232,15 @@ class Check:
 
     # --- comparing ---
 
-    def _run(self, name: str, check: Callable[[], None]) -> None:
+    def _run(self, name: str, check: Callable[[], Result]) -> Result:
         model = type(self.adapter.model).__name__
         try:
-            check()
+            return check()
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except _DiffersError as found:
-            where = "" if found.layer is None else f" in layer {found.layer}"
             raise InputError(
-                f"{model} cannot be attached to: that {name} does not hold{where}, by {found.by:.2g} of the size where "
-                f"{found.allowed:.2g} is rounding; check=False attaches nevertheless"
+                f"{model} cannot be attached to: that {name} does not hold{found}; check=False attaches nevertheless"
             ) from None
         except Exception as error:
             raise InputError(
@@ -256,7 +249,7 @@ class Check:
             ) from error
 
     def _noise(self, one: Callable[[], Outputs], other: Callable[[], Outputs]) -> Callable[[], float]:
-        """How far two ways to ask are apart in the untouched model."""
+        """How far two ways to compute the same are apart in the untouched model."""
 
         def noise() -> float:
             with self._untouched():
@@ -273,12 +266,12 @@ class Check:
         if not by <= allowed and noise is not None:
             allowed = max(allowed, AGAIN * noise())
         if not by <= allowed:
-            raise _DiffersError(by, allowed, cast(int, self.adapter.attention[worst].layer_idx) if layers else None)
+            where = f" in layer {self.adapter.attention[worst].layer_idx}" if layers else ""
+            raise _DiffersError(f"{where}, by {by:.2g} of the size where {allowed:.2g} is rounding")
 
 
 class _DiffersError(Exception):
-    def __init__(self, by: float, allowed: float, layer: int | None) -> None:
-        self.by, self.allowed, self.layer = by, allowed, layer
+    """Says where, and by how much."""
 
 
 def _apart(found: Outputs, expected: Outputs) -> tuple[float, int]:
@@ -291,20 +284,6 @@ def _apart(found: Outputs, expected: Outputs) -> tuple[float, int]:
         errors.append(error.max().nan_to_num(nan=torch.inf))
     worst = torch.stack(errors)
     return float(worst.max()), int(worst.argmax())
-
-
-@contextmanager
-def random_numbers_restored(device: torch.device, *, on_success: bool = True) -> Iterator[None]:
-    cpu, gpu = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    succeeded = False
-    try:
-        yield
-        succeeded = True
-    finally:
-        if on_success or not succeeded:
-            torch.set_rng_state(cpu)
-            if gpu is not None:
-                torch.cuda.set_rng_state(gpu, device)
 
 
 class _Tapped(NamedTuple):
@@ -339,14 +318,12 @@ def _tapped(modules: list[nn.Module], given: Outputs | None = None) -> Iterator[
             handle.remove()
 
 
-def _text(adapter: Adapter, most_positions: float) -> Text:
-    embedding = cast(Tensor, adapter.model.get_input_embeddings().weight)
-    config = adapter.model.config
-    ids = torch.randint(len(embedding), (1, 2 * TOKENS), generator=torch.Generator().manual_seed(0))
-    no_padding = ids[ids != getattr(config, "pad_token_id", None)][None]
+def _sample(adapter: Adapter, most_positions: int | float) -> Sample:
+    ids = torch.randint(len(adapter.embedding), (1, 2 * TOKENS), generator=torch.Generator().manual_seed(0))
+    no_padding = ids[ids != getattr(adapter.model.config, "pad_token_id", None)][None]
     ids = (no_padding if no_padding.shape[1] >= TOKENS else ids)[:, :TOKENS]
     column = torch.arange(TOKENS)[None]
     away = max(FIRST, int(min(AWAY, most_positions - TOKENS + FIRST)))
     positions = torch.where(column < FIRST, column, column - FIRST + away)
     ends = torch.isin(column, torch.tensor(ENDS))
-    return Text(*(x.to(embedding.device) for x in (ids, ends, positions)))
+    return Sample(*(x.to(adapter.embedding.device) for x in (ids, ends, positions)))

@@ -1,32 +1,33 @@
-"""One call as all its layers see it: units, who reads which version of a key, and the turns towards addresses.
+"""One call: what the decoder is called with, and what all its layers see of it.
 
-Made before the first layer and handed to every layer with the call, never kept in a shared place: with gradient
-checkpointing layers run again after later calls have begun.
+A frame holds the units, who reads which version of a key, and the rotations towards addresses. It is made before the
+first layer and handed to every layer with the call, never kept in a shared place: with gradient checkpointing layers
+run again after later calls have begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers.cache_utils import Cache
 
-from contentrope.anchors import Anchors, UnitsBefore
 from contentrope.attention import PairRule
-from contentrope.attention.fused import FusedRotations as Turns
-from contentrope.attention.fused import address_rotations as turns_at_place
 from contentrope.attention.pairs import Spared, no_competition
-from contentrope.checks import can_be_read
-from contentrope.hf.keys import Window
-from contentrope.hf.reading import Embed, Reading, Text, anchored, completing, window_of
-from contentrope.hf.rotary import Turning
-from contentrope.hf.state import Columns, ColumnsLayer, Standing
-from contentrope.rotary import Rotation
+from contentrope.errors import CacheError, InputError
+from contentrope.hf.keys import Rotations
+from contentrope.hf.reading import Reading, Text, anchored, completed
+from contentrope.hf.state import Columns, ColumnsLayer
 from contentrope.units import Segmenter, SegmenterState, Terminators, Units
+from contentrope.units.table import can_be_read, may_sync
+
+if TYPE_CHECKING:
+    from contentrope.hf.adapter import Adapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,29 +37,18 @@ class Frame:
     rule: PairRule
     store: ColumnsLayer | None
     """Of the cache that the call goes on with."""
-    window: Window | None
-    """The columns whose keys are turned; None: the call completes no unit, or all addresses are zero."""
-    queries: tuple[Rotation, ...]
-    """For each turning of the model, what queries are turned by: those that close a unit carry its address."""
-    places: tuple[Rotation, ...]
-    """Likewise, what the call's keys are turned by while their unit is open, if it begins at an anchor."""
-    recent: tuple[UnitsBefore, ...] | None
-    """Where anchors may lie after the call."""
-    standing: Standing | None
-    """Where the open unit stands then, if it is still the same."""
-    turns: tuple[Turns, ...]
-    """Instead, where one kernel turns queries and keys."""
+    rotations: Rotations
     plain_mask: bool
     """Whether the mask is causal with padding and nothing else, so that a backend of the core can stand in."""
     zero: bool
-    """Whether all addresses are zero and units do not compete: then the model's own attention says the same."""
+    """Whether all addresses are zero and units do not compete: then the model's own attention gives the same."""
     competition: float | Float[Tensor, "layers heads"]
     masks: dict[Hashable, Tensor] | None
-    """What competition takes, kept for the next tokens of the unit; None: made anew in every call."""
+    """The competition bias, cached until the unit closes; None: not cached."""
     as_it_stands: bool
-    """Whether the model's own attention does all there is to do, given the keys that the cache holds."""
+    """Whether the model's own attention suffices, on the keys that the cache holds."""
     only_masked: bool
-    """Whether it does so with another mask: a single token that completes nothing."""
+    """Whether it does with another mask: a single token that completes nothing."""
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Keys, local and addressed, of the layers whose keys other layers read too."""
 
@@ -76,95 +66,63 @@ class Frame:
         return self.competition[layer] if isinstance(self.competition, Tensor) else self.competition
 
     def positions(self, given: Int[Tensor, "rows seq"], gate: float) -> Tensor:
-        """What the rotary embedding is told instead of the model's own positions: ``local + gate * start``."""
+        """Positions for the rotary embedding instead of the model's own: ``local + gate * start``."""
         if gate == 1.0:
             return given
         local = self.units.local.to(given.device)
         return local if gate == 0.0 else local + gate * (given - local)
 
     def commit(self) -> None:
-        """The cache remembers the call."""
-        if self.store is not None and self.store.columns is not None:
-            self.store.columns.commit(
-                self.total,
-                self.after,
-                self.window,
-                recent=self.recent,
-                standing=self.standing,
-                masks=self.masks if self.masks and self.units.ends_any is False else {},
-                padded=self.units.padded,
-            )
-            self.store.half_turned = False
+        """The cache accepts the call."""
+        if self.store is None or self.store.columns is None:
+            return
+        masks = self.masks if self.masks and self.units.ends_any is False else {}
+        self.store.columns.commit(self.total, self.after, self.rotations, masks, padded=self.units.padded)
+        self.store.half_rotated = False
 
 
-def frame_of(
-    text: Text,
-    store: ColumnsLayer | None,
-    segmenter: Segmenter,
-    addresses: Any,
-    embed: Embed,
-    *,
-    plain_mask: bool,
-    competition: float = 0.0,
-    by_kernel: tuple[Turning, ...] = (),
-    anchors: Anchors | None = None,
-) -> Frame:
-    """``addresses`` are :class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them.
-
-    ``by_kernel``: the turnings of the model, if queries and keys of a call without a cache are turned by one kernel.
-    """
+def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_mask: bool) -> Frame:
+    segmenter, addresses, anchors = adapter.segmenter, adapter.addresses, adapter.anchors
     columns = None if store is None else store.begin(len(text.ids), text.ids.device)
+    # Decoding, which should pay for as little as it can.
+    is_next_token = columns is not None and columns.count > 0 and text.ids.shape[1] == 1
+    is_next_token = is_next_token and not torch.compiler.is_compiling()
+    known = None
+    if is_next_token and text.valid is None and text.ends is None and isinstance(segmenter.rule, Terminators):
+        # A host copy of the ids, the only GPU sync of the token.
+        known = text.ids[:, 0].tolist() if can_be_read(text.ids) else None
     before = _state_before(segmenter, columns, text)
-    known = _known(text, columns, segmenter)
     units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends, known=known)
     if columns is not None:
         columns.note(text.ids, units, ends_given=text.ends is not None)
-    # A cache that holds addresses answers for the weights: decoding need not ask them at every token.
+    # A cache that holds addresses shows that the weights are not zero: no GPU sync for every decoded token.
     has_addresses = columns is not None and bool(columns.angles)
-    zero = not has_addresses and not competition and anchors is None and addresses.are_zero()
+    zero = not has_addresses and not adapter.competition and anchors is None and addresses.are_zero()
     is_untouched = zero and not torch.is_grad_enabled()
-    # Layers may run after a weight that is spread over processes has been let go of: they get a copy.
-    exponents = competition if addresses.exponents is None else addresses.exponents.clone()
-    window: Window | None = None
-    queries: tuple[Rotation, ...] = ()
-    turns: tuple[Turns, ...] = ()
-    places: tuple[Rotation, ...] = ()
-    recent: tuple[UnitsBefore, ...] | None = None
-    spared: Spared | None = None
-    standing: Standing | None = None
-    completes = _completes_any(columns, units)
-    reading = Reading(text, units, before, after, columns, segmenter.max_length)
+    # A copy: layers may run after a weight that is spread over processes has been freed.
+    exponents = adapter.competition if addresses.exponents is None else addresses.exponents.clone()
+    # A single token mostly closes nothing: decoding pays for no address then.
+    completes = not is_next_token or units.completes_any()
+    reading, rotations = Reading(text, units, before, after, columns, addresses, adapter.embed), Rotations()
     if anchors is not None:
-        window, queries, places, spared, recent, standing = anchored(
-            reading, addresses, embed, anchors, completes=completes
-        )
+        rotations = anchored(reading, anchors, completes=completes)
     elif not is_untouched and completes:
-        window = window_of(completing(reading, addresses, embed))
-        if by_kernel and window.completed is None:
-            turns = tuple(
-                turns_for(angles, turning, units) for angles, turning in zip(window.angles, by_kernel, strict=True)
-            )
-        else:
-            queries = tuple(_of_queries(rotation, units) for rotation in window.rotations)
-    rule = _rule(columns, units, spared)
+        rotations = completed(reading, adapter.by_kernel() if store is None else ())
+    rule = _rule(columns, units, rotations.spared)
     own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
+    keeps_masks = is_next_token and rule.query_memory is None and not torch.is_grad_enabled()
     return Frame(
         units=units,
         after=after,
         rule=rule,
         store=store,
-        window=window,
-        queries=queries,
-        places=places,
-        recent=recent,
-        standing=standing,
-        turns=turns,
+        rotations=rotations,
         plain_mask=plain_mask,
         zero=zero,
         competition=exponents,
-        masks=_masks(columns, units, rule),
-        as_it_stands=own_does_it and window is None and rule.query_memory is None,
-        only_masked=units.seq_length == 1 and window is None and not zero,
+        masks=dict(columns.masks) if columns is not None and keeps_masks else None,
+        as_it_stands=own_does_it and rotations.window is None and rule.query_memory is None,
+        only_masked=units.seq_length == 1 and rotations.window is None and not zero,
     )
 
 
@@ -185,34 +143,13 @@ def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> 
     return state
 
 
-def _is_next_token(columns: Columns | None, seq: int) -> bool:
-    """A single token after others: decoding, which should pay for as little as it can."""
-    return columns is not None and columns.count > 0 and seq == 1 and not torch.compiler.is_compiling()
-
-
-def _known(text: Text, columns: Columns | None, segmenter: Segmenter) -> list[int] | None:
-    """The ids of single tokens after others as numbers: a device is then asked for them, and for nothing else."""
-    by_rule = text.valid is None and text.ends is None and isinstance(segmenter.rule, Terminators)
-    is_asked = by_rule and _is_next_token(columns, text.ids.shape[1]) and can_be_read(text.ids)
-    return text.ids[:, 0].tolist() if is_asked else None
-
-
-def _masks(columns: Columns | None, units: Units, rule: PairRule) -> dict[Hashable, Tensor] | None:
-    """Those that are kept, for a single token after others that sees all of them."""
-    sees_all = rule.query_memory is None and not torch.is_grad_enabled()
-    return dict(columns.masks) if columns and sees_all and _is_next_token(columns, units.seq_length) else None
-
-
-def _completes_any(columns: Columns | None, units: Units) -> bool:
-    """A single token after others mostly closes nothing: decoding pays for no address then."""
-    return not _is_next_token(columns, units.seq_length) or units.completes_any()
-
-
 def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairRule:
     if columns is None:
         return replace(PairRule.among(units), spared=spared)
-    # A single token is read by the model's own attention, which knows all about its keys.
-    many, total = units.seq_length > 1, columns.count + units.seq_length
+    # A single token goes to the model's own attention, which needs no units of keys.
+    many, total, has_memory = units.seq_length > 1, columns.count + units.seq_length, units.has_memory
+    if has_memory and not many and not torch.compiler.is_compiling():  # it mostly comes after the last memory unit
+        has_memory = bool(units.memory.any())
     padded = many and (columns.padded or units.padded)
     return PairRule(
         query_unit=units.unit,
@@ -221,25 +158,72 @@ def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairR
         closes=units.closes,
         query_valid=units.valid if padded else None,
         key_valid=columns.fact("valid", 0, total).bool() if padded else None,
-        query_memory=units.memory if _has_memory(units) else None,
+        query_memory=units.memory if has_memory else None,
         spared=spared,
         offset=columns.count,
     )
 
 
-def _has_memory(units: Units) -> bool:
-    """Whether queries may belong to memory units. A single token mostly comes after the last of them."""
-    if not units.has_memory or units.seq_length > 1 or torch.compiler.is_compiling():
-        return units.has_memory
-    return bool(units.memory.any())
+# --- what a decoder is called with ---
 
 
-def turns_for(angles: Float[Tensor, "batch seq kv_heads pairs"], turning: Turning, units: Units) -> Turns:
-    """``angles`` are those of each token's unit, forwards as the model turns."""
-    return turns_at_place(-angles if turning.backwards else angles, units.closes)
+def ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """The token ids of a call, and all its arguments by name."""
+    names = ("input_ids", "attention_mask", "position_ids", "past_key_values")
+    kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
+    ids = kwargs.get("input_ids")
+    if ids is None:
+        raise InputError("units are read from token ids: pass input_ids, not inputs_embeds alone")
+    if kwargs.get("output_attentions"):
+        raise InputError("output_attentions=True: attention over units does not keep its weights")
+    if kwargs.get("is_causal") is False:
+        raise InputError("is_causal=False reads in both directions; addresses are for causal decoders")
+    return ids, kwargs
 
 
-def _of_queries(rotation: Rotation, units: Units) -> Rotation:
-    """Of this call's tokens, those that close a unit are turned as its keys are."""
-    own = (None if x is None else x[:, -units.seq_length :] for x in rotation)
-    return Rotation(*own).only_where(units.closes)  # type: ignore[arg-type]
+def padding_of(mask: Any, ids: Tensor, offset: int) -> tuple[Tensor | None, bool]:
+    """Which of the new tokens are no padding (None: all of them), and whether the mask holds nothing else."""
+    if isinstance(mask, Mapping):  # prepared for each kind of layer
+        prepared = {name: m for name, m in mask.items() if m is not None}
+        mask = next((m for name, m in prepared.items() if "full" in name), next(iter(prepared.values()), None))
+        if mask is None:
+            return None, False
+    if mask is None:
+        return None, True
+    end = offset + ids.shape[1]
+    if mask.ndim == 2:
+        if mask.shape[1] < end:
+            raise InputError(f"attention_mask covers {mask.shape[1]} tokens, the call ends at {end}: pass all of them")
+        valid = mask[:, offset:end].bool()
+        # In training on a GPU a mask is taken to hide something, which avoids a sync.
+        all_valid = may_sync(valid) and bool(valid.all())
+        return (None if all_valid else valid), True
+    # A mask over pairs: padding does not see itself.
+    columns = torch.arange(offset, end, device=mask.device) - max(end - mask.shape[-1], 0)
+    itself = mask[:, 0].gather(2, columns[None, :, None].expand(len(mask), -1, 1))[..., 0]
+    valid = itself if itself.dtype == torch.bool else itself == 0
+    return valid.expand(len(ids), -1), False
+
+
+def check_cache(cache: Cache, before: Columns | None, ids: Tensor) -> None:
+    """Refuse a cache whose keys and addresses are out of step."""
+    if torch.compiler.is_compiling():
+        return
+    held, known = int(cache.get_seq_length()), 0 if before is None else before.count
+    if held != known:
+        raise CacheError(
+            f"the cache holds {held} tokens, of which the addresses know {known}: it was filled without them, or a "
+            "call did not finish; begin with a new cache"
+        )
+    if before is not None and before.batch != len(ids):
+        raise CacheError(f"the cache has {before.batch} rows, input_ids {len(ids)}; begin with a new cache")
+
+
+def refuse_packed(kwargs: Mapping[str, Any], cache: Cache | None) -> None:
+    positions = kwargs.get("position_ids")
+    if positions is None or kwargs.get("attention_mask") is not None or cache is not None:
+        return
+    if can_be_read(positions) and bool((positions.diff(dim=-1) != 1).any()):
+        raise InputError(
+            "position_ids start again: several documents in one row are not supported; give each a row, with padding"
+        )

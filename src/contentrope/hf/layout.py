@@ -22,12 +22,14 @@ from contentrope.results import read_json
 
 SETTINGS, ADDRESSES = "contentrope.json", "contentrope.safetensors"
 CONFIG, ADAPTER, CARD = "config.json", "adapter_config.json", "README.md"
+FORMAT = 2
+"""1: units without a fingerprint, a rule of one's own by name alone, frequencies as precise as the model's dtype."""
 VARIANT = "contentrope"
 """Of the weights, in the names of their files."""
 BASE = "base_model_name_or_path"
 """How PEFT names the model that it changes."""
 MODEL_TYPE = "contentrope.hf.from_pretrained"
-"""transformers refuses a model type that it does not know, and names it: this one says what to call."""
+"""transformers refuses an unknown model type and names it: this one names what to call."""
 
 
 def is_checkpoint(folder: str | Path) -> bool:

@@ -8,7 +8,7 @@ Shapes: keys are what the cache hands out: all columns, the last of them (a wind
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,47 +20,65 @@ from contentrope.hf.frame import Frame
 Exponent = float | Float[Tensor, "heads"]
 
 
-def single_mask(
-    frame: Frame, layer: int | None, given: Tensor | None, keys: int, dtype: torch.dtype, heads: int
-) -> Tensor | None:
+class Scores(NamedTuple):
+    """What a mask is added to."""
+
+    heads: int
+    keys: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor) -> Scores:
+        return cls(query.shape[1], key.shape[2], query.dtype)
+
+
+def single_mask(frame: Frame, layer: int | None, given: Tensor | None, scores: Scores) -> Tensor | None:
     """For queries that need every key in one version only; ``layer`` is None where units do not compete. A fixed
-    exponent serves all layers of a kind alike. What stands alone, without a mask given, serves all tokens of a unit."""
+    exponent serves all layers of a kind alike. A single token's, without a mask given, serves all tokens of a unit."""
     learned = layer is not None and isinstance(frame.competition, Tensor)
-    if given is None and frame.masks is not None and keys == frame.total and layer is not None:
-        name = layer if learned else frame.competition, dtype, heads
+    if given is None and frame.masks is not None and scores.keys == frame.total and layer is not None:
+        name = layer if learned else frame.competition, scores.dtype, scores.heads
         kept = frame.masks.get(name)
-        if kept is None or kept.shape[-1] < keys:
+        if kept is None or kept.shape[-1] < scores.keys:
             if no_competition(competition := frame.competition_in(layer)):
                 return None
-            kept = frame.masks[name] = -_taken(frame, with_room(keys), competition, dtype, heads)
-        return kept[..., :keys]
+            kept = frame.masks[name] = -_taken(frame, scores._replace(keys=with_room(scores.keys)), competition)
+        return kept[..., : scores.keys]
     competition = 0.0 if layer is None else frame.competition_in(layer)
     if learned or no_competition(competition) or torch.compiler.is_compiling():
-        return _single_mask(frame, given, keys, competition, dtype, heads)
-    memo, memo_name = frame.rule.memo, ("single", keys, dtype, heads, id(given))
+        return _single_mask(frame, given, scores, competition)
+    memo, memo_name = frame.rule.memo, ("single", scores, id(given))
     if memo_name not in memo:
-        mask = cast(Tensor, _single_mask(frame, given, keys, competition, dtype, heads))
+        mask = _single_mask(frame, given, scores, competition)
+        assert mask is not None, "units compete"
         memo[memo_name] = given, aligned(mask)  # with the mask given, so that its id stays its own
-    return cast(Tensor, memo[memo_name][1])
+    found: Tensor = memo[memo_name][1]
+    return found
 
 
-def _single_mask(
-    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
-) -> Tensor | None:
-    given = _inside_memory(frame, given, keys)
+def _single_mask(frame: Frame, given: Tensor | None, scores: Scores, competition: Exponent) -> Tensor | None:
+    """``given``, less what competition takes; a query of a memory unit sees its own unit only."""
+    memory = frame.rule.query_memory
+    if memory is not None:
+        given = _causal(frame, scores.keys) if given is None else given[..., : scores.keys]
+        given = given.masked_fill(memory[:, None, :, None] & _earlier(frame, scores.keys), lowest(given.dtype))
     if no_competition(competition):
         return given
-    return _less(given, _taken(frame, keys, competition, dtype, heads))
+    taken = _taken(frame, scores, competition)
+    if given is None:
+        return -taken
+    given = given[..., : scores.keys]
+    if given.dtype == torch.bool:
+        return torch.where(given, -taken, lowest(taken.dtype))
+    return given - taken.to(given.dtype)
 
 
-def doubled_mask(
-    frame: Frame, given: Tensor | None, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
-) -> Tensor:
+def doubled_mask(frame: Frame, layer: int, given: Tensor | None, scores: Scores) -> Tensor:
     """Over addressed keys and, behind them, local ones: each pair of query and key is seen in one version."""
-    given = _inside_memory(frame, given, keys)
-    given = _causal(frame, keys) if given is None else given[..., :keys]
-    mask = given if no_competition(competition) else _less(given, _taken(frame, keys, competition, dtype, heads))
-    reads_local = ~_earlier(frame, keys) & ~frame.rule.closes[:, None, :, None]
+    given = _causal(frame, scores.keys) if given is None else given[..., : scores.keys]
+    mask = _single_mask(frame, given, scores, frame.competition_in(layer))
+    assert mask is not None, "one was given"
+    reads_local = ~_earlier(frame, scores.keys) & ~frame.rule.closes[:, None, :, None]
     hidden = lowest(mask.dtype)
     return torch.cat((mask.masked_fill(reads_local, hidden), mask.masked_fill(~reads_local, hidden)), dim=-1)
 
@@ -70,38 +88,15 @@ def lowest(dtype: torch.dtype) -> float | bool:
     return False if dtype == torch.bool else torch.finfo(dtype).min
 
 
-def _inside_memory(frame: Frame, given: Tensor | None, keys: int) -> Tensor | None:
-    """A query of a memory unit sees its own unit only."""
-    memory = frame.rule.query_memory
-    if memory is None:
-        return given
-    mask = _causal(frame, keys) if given is None else given[..., :keys]
-    return mask.masked_fill(memory[:, None, :, None] & _earlier(frame, keys), lowest(mask.dtype))
-
-
-def _less(given: Tensor | None, taken: Float[Tensor, "batch heads queries keys"]) -> Tensor:
-    if given is None:
-        return -taken
-    given = given[..., : taken.shape[-1]]
-    if given.dtype == torch.bool:
-        return torch.where(given, -taken, lowest(taken.dtype))
-    return given - taken.to(given.dtype)
-
-
-def _taken(
-    frame: Frame, keys: int, competition: Exponent, dtype: torch.dtype, heads: int
-) -> Float[Tensor, "batch heads queries keys"]:
+def _taken(frame: Frame, scores: Scores, competition: Exponent) -> Float[Tensor, "batch heads queries keys"]:
     """``alpha * log U`` where the key is of a unit that competes. A fixed alpha serves all layers alike."""
-    shared = not isinstance(competition, Tensor)
-    name = "taken", keys, dtype, heads
-    taken = frame.rule.memo.get(name) if shared else None
+    rule, shared = frame.rule, not isinstance(competition, Tensor)
+    name = "taken", scores
+    taken: Tensor | None = rule.memo.get(name) if shared else None
     if taken is None:
-        rule = frame.rule
-        wide = torch.promote_types(dtype, torch.float32)
-        unweighed, bonus = (
-            for_heads(x, heads)[..., None] for x in (rule.unweighed_from(), rule.own_unit_bonus(competition, wide))
-        )
-        taken = torch.where(_columns(frame, keys) < unweighed, bonus, 0.0).to(dtype)
+        bonus = rule.own_unit_bonus(competition, torch.promote_types(scores.dtype, torch.float32))
+        unweighed, bonus = (for_heads(x, scores.heads)[..., None] for x in (rule.unweighed_from(), bonus))
+        taken = torch.where(_columns(frame, scores.keys) < unweighed, bonus, 0.0).to(scores.dtype)
         if shared:
             rule.memo[name] = taken
     return taken

@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from contentrope.errors import BackendError, CheckpointError, InputError
-from contentrope.files import write_folder
 from contentrope.hf.addresses import NAME
 from contentrope.hf.layout import is_converted
 
-OWN = (BackendError, CheckpointError, InputError)
-NO_FAULT_OF_THE_FILES = (*OWN, torch.OutOfMemoryError, MemoryError)
+NO_FAULT_OF_THE_FILES = (BackendError, CheckpointError, InputError, torch.OutOfMemoryError, MemoryError)
 
 
 def require_transformers(*, peft: bool = False) -> None:
@@ -124,17 +122,17 @@ def had_or_refused(name: str, what: str = "model") -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """transformers tells at length what it found, with bars of its own; what matters here is raised."""
-    from transformers.utils import logging as told
+    from transformers.utils import logging
 
-    level, bars = told.get_verbosity(), told.is_progress_bar_enabled()
-    told.set_verbosity_error()
-    told.disable_progress_bar()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
-        told.set_verbosity(level)
+        logging.set_verbosity(level)
         if bars:
-            told.enable_progress_bar()
+            logging.enable_progress_bar()
 
 
 def key_heads(config: Any) -> int:
@@ -151,14 +149,3 @@ def require_embedded(ids: Tensor, config: Any, name: str) -> None:
             f"the tokenizer of {name} gives token {largest}, the model has embeddings for {rows}: they do not belong "
             "together; call model.resize_token_embeddings(len(tokenizer)) and train the new ones, or take its own"
         )
-
-
-def save_plain(model: Any, tokenizer: Any, folder: Path) -> None:
-    """An ordinary checkpoint."""
-
-    def write(place: Path) -> None:
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
-
-    with quiet():
-        write_folder(folder, write)

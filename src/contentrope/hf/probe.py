@@ -1,11 +1,10 @@
-"""What is found out about a model when it is attached to: how each layer turns, and what its attention does besides."""
+"""The layers of a model as probing calls show them: how each rotates, and what its attention does besides."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -16,23 +15,21 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from contentrope.attention import PairRule, backend_function
 from contentrope.errors import InputError
 from contentrope.hf.attention import mask_of, own_attention
-from contentrope.hf.rotary import Angles, Source, Turning, sources_of, stands_still, turning_of
+from contentrope.hf.rotary import LayerRotary, Source, rotary_of, sources_of, stands_still
 from contentrope.hf.state import KINDS
 from contentrope.units import FixedLength, segment
 
 POSITIONS = (0, 1, 5)
 NEEDS_ITS_OWN = ("softcap", "s_aux", "position_bias")
 """Options of an attention call that change scores or weights: soft-capping, sinks, biases."""
-
-
 KEYWORD_ALONG = "contentrope_along"
 KINDS_OF_MASK = ("full_attention", "sliding_attention")
 
 
 class Layer(NamedTuple):
     layer_idx: int
-    turning: int | None
-    """Which of the model's turnings; None: the layer has no positions, so addresses cannot be told to it."""
+    rotary: int | None
+    """Which of the model's rotaries; None: the layer has no positions, so it takes no addresses."""
     plain: bool
     """Whether attention is scores, softmax and values and nothing else."""
     window: int | None
@@ -48,7 +45,7 @@ class Layer(NamedTuple):
 class Found(NamedTuple):
     layers: dict[int, Layer]
     """By their index."""
-    turnings: list[Turning]
+    rotaries: list[LayerRotary]
     modules: list[nn.Module]
     """Its attention modules."""
     hands_on_keywords: bool
@@ -63,37 +60,58 @@ class Seen(NamedTuple):
     key: Tensor
     value: Tensor
     mask: Tensor | None
-    turns: _Marked | None
+    cos_sin: _Marked | None
     options: dict[str, Any]
     out: Tensor
     reached: bool
     """Whether a keyword argument of the decoder has come through."""
 
 
-@dataclass
-class Probe:
-    """Stands in for the attention function and remembers how it was called."""
+class _Marked(tuple):
+    """The output of a rotary embedding, as opposed to other tuples."""
 
-    own: str
-    calls: list[Seen] = field(default_factory=list)
+    wide: tuple[Tensor, ...]
+    """The same in float32 at least."""
 
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        turns, reached = options.pop("contentrope", None), options.pop(KEYWORD_ALONG, False)
-        out = own_attention(module, self.own)(module, query, key, value, attention_mask, **options)
-        self.calls.append(Seen(module, query, key, value, attention_mask, turns, options, out[0], reached))
-        return out
 
-    def take(self) -> list[Seen]:
-        calls, self.calls = self.calls, []
-        return calls
+def rotary_modules(decoder: nn.Module) -> list[nn.Module]:
+    return [m for m in decoder.modules() if "rotaryembedding" in type(m).__name__.lower()]
+
+
+def layers_of(model: PreTrainedModel, decoder: nn.Module, own: str) -> Found:
+    """The layers, found by calls with a few tokens: each alone at several positions, then all together."""
+    embedding = cast(Tensor, model.get_input_embeddings().weight)
+    tokens = torch.arange(min(6, len(embedding)), device=embedding.device)
+    parameters = inspect.signature(decoder.forward).parameters.values()
+    along = {KEYWORD_ALONG: True} if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters) else {}
+    cache, alone = _cache_of(model), {}
+    with _probing(model, decoder, own) as calls:
+        for position in POSITIONS:
+            inputs: dict[str, Any] = {"past_key_values": cache} if position == 0 else {}
+            inputs |= {"use_cache": position == 0, "position_ids": torch.full_like(tokens[:, None], position)}
+            alone[position] = _ask(model, decoder, calls, tokens[:, None], inputs)
+        together = _ask(model, decoder, calls, tokens[None], {"use_cache": False, **along})
+    shares = _shares(alone[0])
+    _refuse_changed_keys(model, cache, {i: call.key for i, call in alone[0].items() if i not in shares})
+    sources = [source for m in rotary_modules(decoder) for source in sources_of(m)]
+    layers, rotaries = {}, list[LayerRotary]()
+    for index in sorted(alone[0]):
+        rotary = _rotary_of_layer({p: alone[p][index] for p in POSITIONS}, sources, model, index)
+        number = next((n for n, known in enumerate(rotaries) if rotary is not None and known.same_as(rotary)), None)
+        if rotary is not None and number is None:
+            number = len(rotaries)
+            rotaries.append(rotary)
+        kind, window = _kind_of_mask(model, index, together[index].options)
+        plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
+        heads = together[index].query.shape[1]
+        layers[index] = Layer(index, number, plain, window, heads, shares.get(index), index in shares.values())
+    if not rotaries:
+        raise InputError(f"{type(model).__name__} rotates none of its keys: it has no rotary positions to build on")
+    modules = [call.module for call in together.values()]
+    return Found(layers, rotaries, modules, all(call.reached for call in together.values()))
+
+
+# --- calls ---
 
 
 @contextmanager
@@ -110,10 +128,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def probing(model: PreTrainedModel, decoder: nn.Module, own: str) -> Iterator[Probe]:
-    """While it lasts, all attention of the model goes through a probe."""
-    probe = Probe(own)
-    AttentionInterface.register("contentrope_probe", probe.attend)
+def _probing(model: PreTrainedModel, decoder: nn.Module, own: str) -> Iterator[list[Seen]]:
+    """The calls of the model's attention, while it lasts."""
+    calls: list[Seen] = []
+
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        cos_sin, reached = options.pop("contentrope", None), options.pop(KEYWORD_ALONG, False)
+        out = own_attention(module, own)(module, query, key, value, attention_mask, **options)
+        calls.append(Seen(module, query, key, value, attention_mask, cos_sin, options, out[0], reached))
+        return out
+
+    AttentionInterface.register("contentrope_probe", attend)
     AttentionMaskInterface.register("contentrope_probe", partial(mask_of, own_name=own))
     handles = [
         *(m.register_forward_hook(_mark, with_kwargs=True) for m in rotary_modules(decoder)),
@@ -122,97 +149,50 @@ def probing(model: PreTrainedModel, decoder: nn.Module, own: str) -> Iterator[Pr
     try:
         model.set_attn_implementation("contentrope_probe")
         with evaluating(model):
-            yield probe
+            yield calls
     finally:
         model.set_attn_implementation(own)
         for handle in handles:
             handle.remove()
 
 
-class _Marked(tuple):
-    """The output of a rotary embedding, told from other tuples."""
+def _mark(module: nn.Module, args: Any, kwargs: dict[str, Any], cos_sin: Any) -> Any:
+    """Cosines and sines have the dtype of the hidden states; called with wider ones, a module rounds less."""
 
-    wide: tuple[Tensor, ...]
-    """The same in float32 at least."""
+    def widened(x: Any) -> Any:
+        return x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
 
-
-def _mark(module: nn.Module, args: Any, kwargs: dict[str, Any], turns: Any) -> Any:
-    """Cosines and sines come in the dtype of the hidden states, rounded; asked with wider ones, a module gives more."""
-    if not isinstance(turns, tuple):
-        return turns
-    marked = _Marked(turns)
-    is_coarse = any(x.dtype.itemsize < 4 for x in turns)
-    marked.wide = turns
-    if is_coarse:
-        marked.wide = module.forward(*map(_widened, args), **{k: _widened(x) for k, x in kwargs.items()})
+    if not isinstance(cos_sin, tuple):
+        return cos_sin
+    marked = _Marked(cos_sin)
+    marked.wide = cos_sin
+    if any(x.dtype.itemsize < 4 for x in cos_sin):
+        marked.wide = module.forward(*map(widened, args), **{k: widened(x) for k, x in kwargs.items()})
     return marked
 
 
-def _widened(x: Any) -> Any:
-    return x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
-
-
 def _pass_on(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-    """As in an attached model: an attention module that is handed turns hands them to the attention function."""
-    if hasattr(module, "layer_idx") and isinstance(turns := kwargs.get("position_embeddings"), _Marked):
-        return args, {**kwargs, "contentrope": turns}
+    """As in an attached model: cosines and sines handed to an attention module go on to the attention function."""
+    if hasattr(module, "layer_idx") and isinstance(cos_sin := kwargs.get("position_embeddings"), _Marked):
+        return args, {**kwargs, "contentrope": cos_sin}
     return None
 
 
-def rotary_modules(decoder: nn.Module) -> list[nn.Module]:
-    return [m for m in decoder.modules() if "rotaryembedding" in type(m).__name__.lower()]
-
-
-def layers_of(model: PreTrainedModel, decoder: nn.Module, own: str) -> Found:
-    embedding = cast(Tensor, model.get_input_embeddings().weight)
-    tokens = torch.arange(min(6, len(embedding)), device=embedding.device)
-    cache = _cache_of(model)
-    with probing(model, decoder, own) as probe:
-        alone = {}
-        for position in POSITIONS:
-            told = {"past_key_values": cache, "use_cache": True} if position == 0 else {"use_cache": False}
-            _ask(model, decoder, tokens[:, None], position_ids=torch.full_like(tokens[:, None], position), **told)
-            alone[position] = _by_layer(probe.take(), model)
-        _ask(
-            model, decoder, tokens[None], use_cache=False, **({KEYWORD_ALONG: True} if _takes_keywords(decoder) else {})
-        )
-        together = _by_layer(probe.take(), model)
-    shares = _shares(alone[0])
-    _refuse_changed_keys(model, cache, {i: call.key for i, call in alone[0].items() if i not in shares})
-    sources = [source for m in rotary_modules(decoder) for source in sources_of(m)]
-    layers, turnings = {}, list[Turning]()
-    for index in sorted(alone[0]):
-        turning = _turning_of_layer({p: alone[p][index] for p in POSITIONS}, sources, model, index)
-        number = None if turning is None else _number(turning, turnings)
-        kind, window = _kind_of_mask(model, index, together[index].options)
-        plain = kind in KINDS_OF_MASK and _is_plain(together[index], tokens)
-        heads = together[index].query.shape[1]
-        layers[index] = Layer(index, number, plain, window, heads, shares.get(index), index in shares.values())
-    if not turnings:
-        raise InputError(f"{type(model).__name__} turns none of its keys: it has no rotary positions to build on")
-    modules = [call.module for call in together.values()]
-    return Found(layers, turnings, modules, all(call.reached for call in together.values()))
-
-
-def _takes_keywords(decoder: nn.Module) -> bool:
-    parameters = inspect.signature(decoder.forward).parameters.values()
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-
-
-def _ask(model: PreTrainedModel, decoder: nn.Module, ids: Tensor, **more: Any) -> None:
+def _ask(
+    model: PreTrainedModel, decoder: nn.Module, calls: list[Seen], ids: Tensor, more: dict[str, Any]
+) -> dict[int, Seen]:
+    """The attention call of every layer, by its index."""
+    name, expected = type(model).__name__, model.config.get_text_config().num_hidden_layers
+    calls.clear()
     try:
         decoder(input_ids=ids, **more)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise InputError(
-            f"{type(model).__name__} cannot be attached to: asked for a few tokens to see "
-            f"how it rotates, it failed with {type(error).__name__}: {error}"
+            f"{name} cannot be attached to: asked for a few tokens to see how it rotates, it failed with "
+            f"{type(error).__name__}: {error}"
         ) from error
-
-
-def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:
-    name, expected = type(model).__name__, model.config.get_text_config().num_hidden_layers
     found = {cast(int, getattr(call.module, "layer_idx", None)): call for call in calls}
     if len(found) < len(calls):
         raise InputError(
@@ -225,13 +205,6 @@ def _by_layer(calls: list[Seen], model: PreTrainedModel) -> dict[int, Seen]:
             "every layer can be attached to"
         )
     return found
-
-
-def _shares(calls: dict[int, Seen]) -> dict[int, int]:
-    """By the index of a layer that is handed the keys of another, the index of that one."""
-    first: dict[int, int] = {}
-    owner = {index: first.setdefault(id(calls[index].key), index) for index in sorted(calls)}
-    return {index: other for index, other in owner.items() if index != other}
 
 
 def _cache_of(model: PreTrainedModel) -> DynamicCache:
@@ -247,6 +220,16 @@ def _cache_of(model: PreTrainedModel) -> DynamicCache:
     return cache
 
 
+# --- what they show ---
+
+
+def _shares(calls: dict[int, Seen]) -> dict[int, int]:
+    """By the index of a layer that gets the keys of another, the index of that one."""
+    first: dict[int, int] = {}
+    owner = {index: first.setdefault(id(calls[index].key), index) for index in sorted(calls)}
+    return {index: other for index, other in owner.items() if index != other}
+
+
 def _refuse_changed_keys(model: PreTrainedModel, cache: DynamicCache, keys: dict[int, Tensor]) -> None:
     refuse_unless_finite(model, list(keys.values()))
     for index, key in keys.items():
@@ -258,62 +241,57 @@ def _refuse_changed_keys(model: PreTrainedModel, cache: DynamicCache, keys: dict
             )
 
 
-def _turning_of_layer(
+def _rotary_of_layer(
     seen: dict[int, Seen], sources: list[Source], model: PreTrainedModel, index: int
-) -> Turning | None:
+) -> LayerRotary | None:
+    """How the layer rotates its keys and queries; None: not at all."""
+    name = type(model).__name__
     keys = {p: call.key[:, :, 0] for p, call in seen.items()}
     queries = {p: call.query[:, :, 0] for p, call in seen.items()}
     refuse_unless_finite(model, [*keys.values(), *queries.values()])
     if not bool(keys[0].any()):
-        raise InputError(f"all keys of layer {index} are zero, which hides how they turn: load the weights first")
+        raise InputError(f"all keys of layer {index} are zero, which hides how they rotate: load the weights first")
     if stands_still(keys) and stands_still(queries):
         return None
-    turns = seen[1].turns
-    if turns is None or len(turns) != 2:
+    marked = seen[1].cos_sin
+    if marked is None or len(marked) != 2:
         raise InputError(
-            f"layer {index} of {type(model).__name__} turns its keys, but not by cosines and sines that it is handed "
-            "as position_embeddings: its rotary embedding cannot be followed"
+            f"layer {index} of {name} rotates its keys, but not by cosines and sines that it is handed as "
+            "position_embeddings: its rotary embedding cannot be followed"
         )
-    angles = Angles(*(x[0, 0] for x in turns.wide))
-    if angles.cos.dtype.itemsize < 4:
+    cos, sin = (x[0, 0] for x in marked.wide)
+    if cos.dtype.itemsize < 4:
         raise InputError(
-            f"{type(model).__name__} rounds its cosines and sines to {angles.cos.dtype}, which hides its frequencies; "
-            "load it with dtype=torch.float32"
+            f"{name} rounds its cosines and sines to {cos.dtype}, which hides its frequencies; load it with "
+            "dtype=torch.float32"
         )
-    turning = turning_of(keys, angles, sources)
-    if turning is None or turning_of(queries, angles, sources) is None:
+    angles = torch.atan2(sin.double(), cos.double()).cpu()
+    rotary = rotary_of(keys, angles, sources)
+    if rotary is None or rotary_of(queries, angles, sources) is None:
         raise InputError(
-            f"layer {index} of {type(model).__name__} turns its keys in planes that are not known here; known are "
-            "half-split and interleaved pairs at the beginning of a head, turning either way"
+            f"layer {index} of {name} rotates its keys in planes that are not known here; known are half-split and "
+            "interleaved pairs at the beginning of a head, rotating either way"
         )
-    return turning
+    return rotary
 
 
 def refuse_unless_finite(model: PreTrainedModel, seen: list[Tensor]) -> None:
-    """What a model computes; if some of it is no number, the weights are looked through for the reason."""
+    """Refuse outputs that are NaN or infinite, and name the weights that make them so."""
     if all(bool(torch.isfinite(x).all()) for x in seen):
         return
     held = (*model.named_parameters(), *model.named_buffers())
     broken = [name for name, x in held if x.is_floating_point() and not bool(torch.isfinite(x).all())]
-    name, dtype = type(model).__name__, seen[0].dtype
+    name = type(model).__name__
     if broken:
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         raise InputError(f"{broken[0]}{more} of {name} holds NaN or infinite numbers: load weights that are whole")
     raise InputError(
-        f"{name} computes NaN or infinite numbers from finite weights in {dtype}: load it in a wider dtype"
+        f"{name} computes NaN or infinite numbers from finite weights in {seen[0].dtype}: load it in a wider dtype"
     )
 
 
-def _number(turning: Turning, turnings: list[Turning]) -> int:
-    for number, known in enumerate(turnings):
-        if known.same_as(turning):
-            return number
-    turnings.append(turning)
-    return len(turnings) - 1
-
-
 def _kind_of_mask(model: PreTrainedModel, index: int, options: dict[str, Any]) -> tuple[str, int | None]:
-    """Told by the call, or else by the configuration."""
+    """Kind and window, from the call or else from the configuration."""
     config = model.config.get_text_config()
     window = options.get("sliding_window")
     kinds = getattr(config, "layer_types", None)
@@ -324,18 +302,17 @@ def _kind_of_mask(model: PreTrainedModel, index: int, options: dict[str, Any]) -
 
 
 def _is_plain(call: Seen, tokens: Tensor) -> bool:
-    if any(call.options.get(name) is not None for name in NEEDS_ITS_OWN) or _weighs(call.mask):
+    """Whether the reference gives the same; not with a mask that does more than hide."""
+    mask = call.mask
+    if any(call.options.get(name) is not None for name in NEEDS_ITS_OWN):
         return False
+    if mask is not None and mask.is_floating_point():
+        weighs = (mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)
+        if bool(weighs.any()):
+            return False
     rule = PairRule.among(segment(tokens[None], FixedLength(len(tokens) + 1)))
     scale = call.options.get("scaling") or call.query.shape[-1] ** -0.5
     reference = backend_function("reference", call.query, dropout=0.0, cached=False)
     plain = reference(call.query, call.key, call.key, call.value, rule, scale=scale).transpose(1, 2)
     size = call.out.double().abs().max()
     return bool((plain.double() - call.out.double()).abs().max() <= 0.02 * size)
-
-
-def _weighs(mask: Tensor | None) -> bool:
-    """Whether it does more than hide."""
-    if mask is None or not mask.is_floating_point():
-        return False
-    return bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())

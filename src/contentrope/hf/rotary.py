@@ -1,4 +1,4 @@
-"""How a model turns its queries and keys: found out by asking it, not kept in a list.
+"""How a model rotates its queries and keys: measured, not kept in a list.
 
 Shapes: rows (of one token each), heads, head_dim, pairs (planes that rotate).
 """
@@ -21,27 +21,31 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 4e-2, tor
 
 
 @dataclass(frozen=True, eq=False)
-class Turning:
-    """The planes of a head, how fast each turns, and which way."""
+class LayerRotary:
+    """The planes of a head, how fast each rotates, and which way."""
 
     frequency: Float[Tensor, "pairs"]
     """What the model at hand rotates by, to the last bit; casting a whole model rounds it too."""
     nominal: Float[Tensor, "pairs"]
-    """What its configuration says: the same in every dtype, so that saved addresses fit a model in any of them."""
+    """From its configuration: the same in every dtype, so that saved addresses fit a model in any of them."""
     pairs: PairLayout
     backwards: bool
     heads: int
     """Key/value heads."""
     head_dim: int
 
-    def turn(self, x: Float[Tensor, "batch seq heads head_dim"], rotation: Rotation) -> Tensor:
-        """Turn ``x`` as the model turns with growing positions: angles of ``frequency * n`` go n positions on."""
+    def rotate(self, x: Float[Tensor, "batch seq heads head_dim"], rotation: Rotation) -> Tensor:
+        """Rotate ``x`` as the model does with growing positions: angles of ``frequency * n`` go n positions on."""
         if not self.backwards:
             return rotate(x, rotation, self.pairs)
         angles = None if rotation.angles is None else -rotation.angles
         return rotate(x, Rotation(rotation.cos, -rotation.sin, angles), self.pairs)
 
-    def same_as(self, other: Turning) -> bool:
+    def rotate_states(self, x: Float[Tensor, "batch heads seq head_dim"], rotation: Rotation) -> Tensor:
+        """The same for queries or keys in the layout of attention."""
+        return self.rotate(x.transpose(1, 2), rotation).transpose(1, 2)
+
+    def same_as(self, other: LayerRotary) -> bool:
         if (self.pairs, self.backwards, self.heads) != (other.pairs, other.backwards, other.heads):
             return False
         return self.head_dim == other.head_dim and torch.equal(self.frequency, other.frequency)
@@ -67,17 +71,17 @@ class Source(NamedTuple):
 
 def sources_of(rotary: nn.Module) -> list[Source]:
     """Of every buffer that may hold frequencies. Some were rounded along with the weights (``model.to(dtype)`` does so,
-    ``from_pretrained(dtype=...)`` does not); a module made anew from the configuration has them whole."""
+    ``from_pretrained(dtype=...)`` does not); one made again from the configuration has them whole."""
     held = {name: b.detach().cpu() for name, b in rotary.named_buffers() if b.is_floating_point() and b.ndim == 1}
-    made = _made_anew(rotary)
+    made = _made_again(rotary)
     return [Source(b.double(), _before_cast(b, made.get(name)).double()) for name, b in held.items()]
 
 
-def _made_anew(rotary: nn.Module) -> dict[str, Tensor]:
+def _made_again(rotary: nn.Module) -> dict[str, Tensor]:
     try:
         with torch.device("cpu"):
             module: Any = type(rotary)(config=rotary.config)
-    except Exception:  # a class of one's own, made in another way: what it holds is all that is known
+    except Exception:  # a class with another constructor: all there is is what it holds
         return {}
     return dict(module.named_buffers())
 
@@ -90,27 +94,20 @@ def _before_cast(buffer: Tensor, made: Tensor | None) -> Tensor:
     return made if any(torch.equal(r, buffer) for r in rounded) else buffer
 
 
-class Angles(NamedTuple):
-    """What the rotary embedding says of position 1."""
+def rotary_of(
+    seen: dict[int, Float[Tensor, "rows heads head_dim"]], angles: Float[Tensor, "rotating"], sources: list[Source]
+) -> LayerRotary | None:
+    """The rotation that makes of the vectors at position 0 those at the other positions, or None.
 
-    cos: Float[Tensor, "rotating"]
-    sin: Float[Tensor, "rotating"]
-
-
-def turning_of(
-    seen: dict[int, Float[Tensor, "rows heads head_dim"]], angles: Angles, sources: list[Source]
-) -> Turning | None:
-    """The turning that makes of the vectors at position 0 those at the other positions, or None.
-
-    ``angles`` in float32: those of a model's own dtype are too coarse to tell its frequencies.
+    ``angles`` are those of position 1, in float32 at least: a coarser dtype would hide the frequencies.
     """
     _, heads, head_dim = seen[0].shape
-    for source in _sources(torch.atan2(angles.sin.double(), angles.cos.double()).cpu(), sources):
+    for source in _sources(angles, sources):
         if 2 * len(source.frequency) > head_dim:
             continue
         for pairs in get_args(PairLayout):
             for backwards in (False, True):
-                found = Turning(*source, pairs, backwards, heads, head_dim)
+                found = LayerRotary(*source, pairs, backwards, heads, head_dim)
                 if _explains(found, seen):
                     return found
     return None
@@ -141,11 +138,11 @@ def _exact(measured: Tensor, sources: list[Source]) -> Source:
     return Source(measured, measured)
 
 
-def _explains(turning: Turning, seen: dict[int, Tensor]) -> bool:
+def _explains(rotary: LayerRotary, seen: dict[int, Tensor]) -> bool:
     for position, there in seen.items():
-        angles = (position * turning.frequency.to(there.device))[None, None, None]
-        turned = turning.turn(seen[0].double()[:, None], Rotation(angles.cos(), angles.sin()))[:, 0]
-        if not _close(turned.to(there.dtype), there):
+        angles = (position * rotary.frequency.to(there.device))[None, None, None]
+        rotated = rotary.rotate(seen[0].double()[:, None], Rotation(angles.cos(), angles.sin()))[:, 0]
+        if not _close(rotated.to(there.dtype), there):
             return False
     return True
 

@@ -1,9 +1,9 @@
-"""What an adapter remembers beside a model's keys and values: one more layer of the model's own cache.
+"""The streaming state beside a model's keys and values: one more layer of the model's own KV cache.
 
 As a layer it is reached by all that is done to a cache: reordering for beams, rollback, selecting rows, reset.
 The model's own layers hold the keys of completed units at their address and those of the open unit at their local
 positions; values never change. So a token that completes nothing is read by the model's own attention as it stands.
-Rolling back across a completed unit turns its keys back, which costs one rounding in the cache's dtype.
+Rolling back across a completed unit rotates its keys back, which costs one rounding in the cache's dtype.
 
 Shapes: batch, columns (tokens read so far, padding included; room for them is doubled when used up), kv_heads, pairs.
 """
@@ -27,22 +27,19 @@ from transformers.cache_utils import (
 )
 
 from contentrope.anchors import UnitsBefore
-from contentrope.attention.pairs import Spared
 from contentrope.errors import CacheError
-from contentrope.hf.keys import Window, turn_back
-from contentrope.hf.rotary import Turning
-from contentrope.rotary import Rotation, rotation_of
+from contentrope.hf.keys import Rotations, Standing, Window, rotate_back
+from contentrope.hf.rotary import LayerRotary
+from contentrope.rotary import rotation_of
 from contentrope.units import SegmenterState, Units
 
-FACTS = ("ids", "unit", "local", "closes", "valid", "given")
-"""Of a column: "given", whether the caller said where units end there, instead of the rule."""
 KINDS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 """Layers that hold keys as they were given."""
 ROOM, MOST_UNWRITTEN = 64, 256
 
 
 class _Facts(NamedTuple):
-    """Of the columns of one call, in the order of :data:`FACTS`."""
+    """Of the columns of one call."""
 
     ids: Int[Tensor, "batch seq"]
     unit: Int[Tensor, "batch seq"]
@@ -50,41 +47,34 @@ class _Facts(NamedTuple):
     closes: Bool[Tensor, "batch seq"]
     valid: Bool[Tensor, "batch seq"]
     given: bool
-
-
-class Standing(NamedTuple):
-    """By its anchor, an open unit: the same for all its tokens."""
-
-    places: tuple[Rotation, ...]
-    """For each turning of the model, what its keys and queries are turned by."""
-    spared: Spared
+    """Whether units end there where the caller put their ends, instead of by the rule."""
 
 
 class Columns:
-    """Facts of every column. Nobody counts on those of a call before it is committed: a failed one changes nothing."""
+    """Facts of every column. Those of a call count once it is committed: a failed one changes nothing."""
 
     def __init__(self, batch: int, device: torch.device) -> None:
         self.count = 0
         """Columns of finished calls."""
         self.padded = False
-        self.facts = torch.zeros(len(FACTS), batch, ROOM, dtype=torch.int64, device=device)
+        self.facts = torch.zeros(len(_Facts._fields), batch, ROOM, dtype=torch.int64, device=device)
         self.written = self.noted = 0
         """Columns whose facts are written there, and those whose facts are known at all."""
         self.unwritten: list[_Facts] = []
-        """Of the columns between: decoding should not pay for writing what nobody reads before a unit is completed."""
+        """Of the columns between, written together: they are read only when a unit is completed."""
         self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
-        """For each turning of the model, by what a column's keys were turned: zero while its unit is open. Made when
-        the first unit is completed."""
+        """For each rotary, the rotation of a column's keys: zero while its unit is open. Made when the first unit is
+        completed."""
         self.addresses: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
-        """Likewise the address of each column's completed unit, if anchors look them up."""
+        """For each rotary, the address of a column's completed unit, if anchors look it up."""
         self.segmenter: SegmenterState | None = None
-        """None: to be found again from the facts, as at first and after a rollback."""
+        """None, as at first and after a rollback: to be found from the facts."""
         self.recent: tuple[UnitsBefore, ...] | None = None
-        """For each turning, the units that anchors may lie in. None: to be looked up, likewise."""
+        """For each rotary, the units that anchors may lie in. None: to be looked up."""
         self.standing: Standing | None = None
         """Where the open unit stands. None: to be found from those units."""
         self.masks: dict[Hashable, Float[Tensor, "batch heads 1 columns"]] = {}
-        """What competition took from the scores of the last single token: the same for the next ones of its unit."""
+        """The competition bias of a single token, cached until the unit closes."""
 
     @property
     def batch(self) -> int:
@@ -92,7 +82,7 @@ class Columns:
 
     def fact(self, name: str, begin: int = 0, end: int | None = None) -> Int[Tensor, "batch columns"]:
         self._write()
-        return self.facts[FACTS.index(name), :, begin : self.count if end is None else end]
+        return self.facts[_Facts._fields.index(name), :, begin : self.count if end is None else end]
 
     def note(self, ids: Int[Tensor, "batch seq"], units: Units, *, ends_given: bool) -> None:
         """Take the facts of a call's columns."""
@@ -108,22 +98,21 @@ class Columns:
         self,
         total: int,
         segmenter: SegmenterState,
-        window: Window | None,
-        *,
-        recent: tuple[UnitsBefore, ...] | None,
-        standing: Standing | None,
+        rotations: Rotations,
         masks: dict[Hashable, Tensor],
+        *,
         padded: bool,
     ) -> None:
         """Accept the columns of a finished call, and the addresses of the units it has completed."""
+        window, recent = rotations.window, rotations.recent
         if window is not None and window.angles:
-            self._remember(window)
-        self.standing, self.masks = standing, masks
-        self.recent = None if recent is None else tuple(UnitsBefore(*(x.detach() for x in units)) for units in recent)
+            self._store_angles(window)
+        self.standing, self.masks = rotations.standing, masks
+        self.recent = None if recent is None else _map_units(recent, Tensor.detach)
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
 
     def units_before(self, unit: Int[Tensor, "batch 1"], number: int, none: UnitsBefore) -> UnitsBefore:
-        """The last units before ``unit``, for one of the turnings. ``none`` says how many, and what stands where there
+        """The last units before ``unit``, for one of the rotaries. ``none`` says how many, and what stands where there
         are not as many."""
         if not self.addresses or not self.count:
             return none
@@ -137,23 +126,21 @@ class Columns:
         return UnitsBefore(*(x[:, -count:] for x in found))
 
     def _write(self) -> None:
+        """The facts of all columns to the table, which is made longer where they do not fit."""
         if not self.unwritten:
             return
-        self._reserve(self.noted)
+        self._leave_inference_mode()
+        room = self.facts.shape[2]
+        if self.noted > room:
+            more = max(self.noted, 2 * room) - room
+            self.facts = F.pad(self.facts, (0, more))
+            self._change_angles(lambda x: F.pad(x, (0, 0, 0, 0, 0, more)))
         *tensors, given = zip(*self.unwritten, strict=True)
         facts = [torch.cat(of_calls, dim=1).to(torch.int64) for of_calls in tensors]
         lengths = (x.shape[1] for x in tensors[0])
         is_given = [torch.full_like(facts[0][:, :n], g) for n, g in zip(lengths, given, strict=True)]
         self.facts[:, :, self.written : self.noted] = torch.stack([*facts, torch.cat(is_given, dim=1)])
         self.written, self.unwritten = self.noted, []
-
-    def _reserve(self, columns: int) -> None:
-        self._leave_inference_mode()
-        room = self.facts.shape[2]
-        if columns > room:
-            more = max(columns, 2 * room) - room
-            self.facts = F.pad(self.facts, (0, more))
-            self._change_angles(lambda x: F.pad(x, (0, 0, 0, 0, 0, more)))
 
     def _change_angles(self, change: Callable[[Tensor], Tensor]) -> None:
         self.angles = tuple(change(x) for x in self.angles)
@@ -167,7 +154,7 @@ class Columns:
             self.facts = self.facts.clone()
             self._change_angles(torch.clone)
 
-    def _remember(self, window: Window) -> None:
+    def _store_angles(self, window: Window) -> None:
         self._write()
         room = self.facts.shape[2]
         if not self.angles:
@@ -188,10 +175,10 @@ class Columns:
         self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
         self.standing, self.masks = None, {}
         if self.recent is not None:
-            self.recent = tuple(UnitsBefore(*(x.index_select(0, index) for x in units)) for units in self.recent)
+            self.recent = _map_units(self.recent, lambda x: x.index_select(0, index))
 
     def truncate(self, count: int) -> Window | None:
-        """As if no more had been read; what must be turned back of the keys: a unit completed later is open again."""
+        """Roll back to ``count`` columns; the window of keys to rotate back, where a unit is open again."""
         self._write()
         self._leave_inference_mode()
         window = self._reopened(count)
@@ -216,13 +203,17 @@ class Columns:
         return Window(begin, count, None, back, tuple(rotation_of(x) for x in back))
 
 
+def _map_units(recent: tuple[UnitsBefore, ...], change: Callable[[Tensor], Tensor]) -> tuple[UnitsBefore, ...]:
+    return tuple(UnitsBefore(*map(change, units)) for units in recent)
+
+
 class ColumnsLayer(CacheLayerMixin):
-    """The columns, in the form of a cache layer that no attention module ever asks for."""
+    """The columns, as a cache layer that no attention module uses."""
 
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, layers: list[Any], turnings: dict[int, tuple[int, Turning]]) -> None:
+    def __init__(self, layers: list[Any], rotaries: dict[int, tuple[int, LayerRotary]]) -> None:
         super().__init__()
         # Masks are sized by the first layer of their kind, which this one, the last, must not be; and made by whether
         # all layers can be compiled: for a static cache they must show what is not filled yet.
@@ -230,23 +221,23 @@ class ColumnsLayer(CacheLayerMixin):
         self.is_compileable = all(layer.is_compileable for layer in layers)
         self.layers = layers
         """Of the cache, those of the model."""
-        self.turnings = turnings
-        """By the index of a layer the number of its turning, and that itself; layers without positions are left out."""
+        self.rotaries = rotaries
+        """By the index of a layer the number of its rotary, and that itself; layers without positions are left out."""
         self.columns: Columns | None = None
-        self.half_turned = False
-        """True from when a call turns keys until it is committed: what dies in between leaves it so."""
+        self.half_rotated = False
+        """True while a call rotates keys; a call that fails in between leaves it so."""
 
     def begin(self, batch: int, device: torch.device) -> Columns:
         """The columns, for a call to go on from."""
-        self.refuse_if_half_turned()
+        self.refuse_if_half_rotated()
         if self.columns is None:
             self.columns = Columns(batch, device)
         return self.columns
 
-    def refuse_if_half_turned(self) -> None:
-        if self.half_turned:
+    def refuse_if_half_rotated(self) -> None:
+        if self.half_rotated:
             raise CacheError(
-                "a call with this cache did not finish: some of its keys are turned; begin with a new cache"
+                "a call with this cache did not finish: some of its keys are rotated; begin with a new cache"
             )
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -266,13 +257,7 @@ class ColumnsLayer(CacheLayerMixin):
         return -1
 
     def reset(self) -> None:
-        self.columns, self.half_turned = None, False
-
-    def offload(self) -> None:
-        """Small, and needed at every call: stays where it is."""
-
-    def prefetch(self) -> None:
-        """Never offloaded."""
+        self.columns, self.half_rotated = None, False
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last -n columns; before transformers 5.18 a positive number was the length to keep.
@@ -281,13 +266,13 @@ class ColumnsLayer(CacheLayerMixin):
         """
         if self.columns is None or not tokens_to_remove:
             return
-        self.refuse_if_half_turned()
+        self.refuse_if_half_rotated()
         kept = self.columns.count + tokens_to_remove if tokens_to_remove < 0 else tokens_to_remove
         if kept <= 0:
             self.columns = None
         elif kept < self.columns.count and (window := self.columns.truncate(kept)) is not None:
-            for index, (number, turning) in self.turnings.items():
-                turn_back(self.layers[index], window, number, turning)
+            for index, (number, rotary) in self.rotaries.items():
+                rotate_back(self.layers[index], window, number, rotary)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
@@ -302,7 +287,7 @@ class ColumnsLayer(CacheLayerMixin):
             self.columns.rows(rows.repeat_interleave(repeats))
 
 
-def columns_layer(cache: Cache, layers: int, turnings: dict[int, tuple[int, Turning]]) -> ColumnsLayer:
+def columns_layer(cache: Cache, layers: int, rotaries: dict[int, tuple[int, LayerRotary]]) -> ColumnsLayer:
     """The cache's own, made on first use behind the layers of the model."""
     if cache.layers and isinstance(cache.layers[-1], ColumnsLayer):
         return cache.layers[-1]
@@ -313,9 +298,9 @@ def columns_layer(cache: Cache, layers: int, turnings: dict[int, tuple[int, Turn
     if others or cache.offloading:
         what = ", ".join(others) or "an offloaded cache"
         raise CacheError(
-            f"keys are turned where they lie when a unit is completed, which {what} does not allow; "
+            f"keys are rotated where they lie when a unit is completed, which {what} does not allow; "
             "use a DynamicCache or a StaticCache that stays on its device"
         )
-    made = ColumnsLayer(list(cache.layers), turnings)
+    made = ColumnsLayer(list(cache.layers), rotaries)
     cache.layers.append(made)
     return made

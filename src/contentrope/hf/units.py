@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from contentrope.errors import InputError
-from contentrope.units import FixedLength, Rule, Terminators, TextRule, describe, vocabulary_of
+from contentrope.units import FixedLength, Rule, Terminators, TextRule, vocabulary_of
 from contentrope.units.automata import KINDS
-from contentrope.units.checks import token_ids
-
-__all__ = ["describe", "reader_of", "rule_of", "texts_of"]
+from contentrope.units.rules import token_ids
 
 
 def rule_of(
@@ -50,7 +48,7 @@ def texts_of(tokenizer: Any, vocabulary_size: int) -> list[str]:
 
 
 def reader_of(reader: str | Iterable[int], tokenizer: Any) -> tuple[int, ...]:
-    """The token ids from the first of which on units read others.
+    """The token ids that mark where the reader begins, from which on units read others.
 
     >>> reader_of({4, 2}, None)
     (2, 4)

@@ -1,5 +1,5 @@
 """Triton kernels for whole sequences on a GPU: attention, rotations, addresses.
 
-``launch.py`` starts them, ``ops.py`` makes operators of PyTorch of them, ``tuning.py`` chooses their tiles. What they
-compute is defined in plain PyTorch by ``attention/reference.py``, ``rotary.py`` and ``address.py`` above this folder.
+``ops.py`` starts them and makes operators of PyTorch of them, ``tuning.py`` chooses their tiles. What they compute is
+defined in plain PyTorch by ``attention/reference.py``, ``rotary.py`` and ``address.py`` above this folder.
 """

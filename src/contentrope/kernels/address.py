@@ -13,8 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contentrope.kernels.launch import power_of_two, programs, start
-from contentrope.kernels.ops import Differentiable, Operator, broadcast_strides, last_contiguous
+from contentrope.kernels.ops import (
+    Differentiable,
+    Operator,
+    broadcast_strides,
+    last_contiguous,
+    power_of_two,
+    programs,
+    start,
+)
 
 NUMBERS_AT_ONCE, MOST_TOKENS, WARPS = 8192, 32, 8
 """Of a unit's embeddings, when they are summed up."""
@@ -188,79 +195,56 @@ def describe_backward_kernel(
     store_parts(row, a * cosine + b * sine, b * cosine - a * sine, c, first, second, third, rotated, passed)
 
 
-def _describe(
-    embedded: Tensor,
-    slot: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    epsilon: float,
-    head_dim: int,
-    interleaved: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    normed, centred, deviation, tokens = described = _describe_shapes(embedded)
-    batch, length, dim = embedded.shape
-    if embedded.numel():
-        embedded = last_contiguous(embedded)
-        cos, sin, strides = broadcast_strides(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
-        start(
-            describe_kernel, (length, batch),
-            (embedded, slot.contiguous(), cos, sin, weight, bias, normed, centred, deviation, tokens),
-            (embedded.stride(0), embedded.stride(1), *strides, length, epsilon),
-            **_sizes(dim, head_dim, cos.shape[-1], interleaved), TOKENS=_tokens_at_once(dim), num_warps=WARPS,
-        )  # fmt: skip
-    return described
-
-
-def _describe_shapes(embedded: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    normed, centred = (embedded.new_empty(embedded.shape, dtype=torch.float32) for _ in range(2))
-    deviation, tokens = (embedded.new_empty(embedded.shape[:2], dtype=torch.float32) for _ in range(2))
+def _allocate_described(given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shape = given.embedded.shape
+    normed, centred = (given.embedded.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    deviation, tokens = (given.embedded.new_empty(shape[:2], dtype=torch.float32) for _ in range(2))
     return normed, centred, deviation, tokens
 
 
-def _describe_backward(
-    grad: Tensor,
-    slot: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    weight: Tensor,
-    centred: Tensor,
-    deviation: Tensor,
-    tokens: Tensor,
-    head_dim: int,
-    interleaved: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    embedded_grad = _describe_backward_shape(grad, dtype)
-    batch, length, dim = grad.shape
-    if grad.numel():
-        cos, sin, strides = broadcast_strides(cos, sin, (batch, length, dim // head_dim, cos.shape[3]))
+def _describe(results: tuple[Tensor, ...], given: Any) -> None:
+    batch, length, dim = given.embedded.shape
+    if given.embedded.numel():
+        embedded = last_contiguous(given.embedded)
+        cos, sin, strides, sizes = _rotations_and_sizes(given, batch, length, dim)
+        start(
+            describe_kernel, (length, batch),
+            (embedded, given.slot.contiguous(), cos, sin, given.weight, given.bias, *results),
+            (embedded.stride(0), embedded.stride(1), *strides, length, given.epsilon),
+            **sizes, TOKENS=_tokens_at_once(dim), num_warps=WARPS,
+        )  # fmt: skip
+
+
+def _allocate_embedded(given: Any) -> Tensor:
+    return given.grad.new_empty(given.grad.shape, dtype=given.dtype)
+
+
+def _describe_backward(embedded_grad: Tensor, given: Any) -> None:
+    batch, length, dim = given.grad.shape
+    if given.grad.numel():
+        cos, sin, strides, sizes = _rotations_and_sizes(given, batch, length, dim)
+        kept = given.centred, given.deviation, given.tokens
         start(
             describe_backward_kernel, (length, batch),
-            (grad.contiguous(), slot.contiguous(), cos, sin, weight, centred, deviation, tokens, embedded_grad),
-            (*strides, length), **_sizes(dim, head_dim, cos.shape[-1], interleaved),
+            (given.grad.contiguous(), given.slot.contiguous(), cos, sin, given.weight, *kept, embedded_grad),
+            (*strides, length), **sizes,
         )  # fmt: skip
-    return embedded_grad
 
 
-def _describe_backward_shape(grad: Tensor, *rest: Any) -> Tensor:
-    return grad.new_empty(grad.shape, dtype=rest[-1])
-
-
-def _sizes(dim: int, head_dim: int, pairs: int, interleaved: bool) -> dict[str, Any]:
-    heads = dim // head_dim
-    rotated, passed = heads * pairs, heads * (head_dim - 2 * pairs)
-    return {
+def _rotations_and_sizes(given: Any, batch: int, length: int, dim: int) -> tuple[Any, ...]:
+    pairs, heads = given.cos.shape[3], dim // given.head_dim
+    rotated, passed = heads * pairs, heads * (given.head_dim - 2 * pairs)
+    sizes = {
         "DIM": dim,
-        "HEAD": head_dim,
+        "HEAD": given.head_dim,
         "PAIRS": pairs,
-        "INTERLEAVED": interleaved,
+        "INTERLEAVED": given.interleaved,
         "ROTATED": rotated,
         "PASSED": passed,
         "WIDTH": power_of_two(rotated),
         "PASSED_WIDTH": power_of_two(max(passed, 1)),
     }
+    return *broadcast_strides(given.cos, given.sin, (batch, length, heads, pairs)), sizes
 
 
 def _tokens_at_once(dim: int) -> int:
@@ -269,6 +253,9 @@ def _tokens_at_once(dim: int) -> int:
     [32, 8, 1]
     """
     return min(MOST_TOKENS, max(1, NUMBERS_AT_ONCE // power_of_two(dim)))
+
+
+# Not by names: two gradients are left to PyTorch, as the compiler makes them one with what follows.
 
 
 def _keep_described(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -292,15 +279,16 @@ def _differentiate_described(
 unit_descriptors = Differentiable(
     Operator(
         "unit_descriptors(Tensor embedded, Tensor slot, Tensor cos, Tensor sin, Tensor weight, Tensor bias, "
-        "float epsilon, SymInt head_dim, bool interleaved) -> (Tensor, Tensor, Tensor, Tensor)",
+        "float epsilon, SymInt head_dim, bool interleaved)"
+        " -> (Tensor normed, Tensor centred, Tensor deviation, Tensor tokens)",
+        _allocate_described,
         _describe,
-        _describe_shapes,
     ),
     Operator(
         "unit_descriptors_backward(Tensor grad, Tensor slot, Tensor cos, Tensor sin, Tensor weight, Tensor centred, "
         "Tensor deviation, Tensor tokens, SymInt head_dim, bool interleaved, ScalarType dtype) -> Tensor",
+        _allocate_embedded,
         _describe_backward,
-        _describe_backward_shape,
     ),
     _keep_described,
     _differentiate_described,
@@ -383,35 +371,33 @@ def project_weight_kernel(
         tl.store(to_bias + out, of_bias, mask=out < OUT)
 
 
-def _project(normed: Tensor, slot: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    angles = normed.new_empty(*normed.shape[:2], len(weight))
-    _product(normed, slot, weight.t(), bias, angles)
-    return angles
+def _allocate_angles(given: Any) -> Tensor:
+    return given.normed.new_empty(*given.normed.shape[:2], len(given.weight))
 
 
-def _project_shape(normed: Tensor, slot: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return normed.new_empty(*normed.shape[:2], len(weight))
+def _project(angles: Tensor, given: Any) -> None:
+    _product(given.normed, given.slot, given.weight.t(), given.bias, angles)
 
 
-def _project_backward(grad: Tensor, slot: Tensor, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    to_normed, to_weight, to_bias = _project_backward_shapes(grad, slot, normed, weight)
-    grad = grad.contiguous()
-    _product(grad, slot, weight, None, to_normed)
+def _allocate_gradients(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    normed, weight = given.normed, given.weight
+    return normed.new_empty(normed.shape), weight.new_empty(weight.shape), weight.new_empty(len(weight))
+
+
+def _project_backward(results: tuple[Tensor, Tensor, Tensor], given: Any) -> None:
+    to_normed, to_weight, to_bias = results
+    grad = given.angles_grad.contiguous()
+    _product(grad, given.slot, given.weight, None, to_normed)
     if not grad.numel():
-        return to_normed, to_weight.zero_(), to_bias.zero_()
-    (out, inner), (batch, length) = weight.shape, grad.shape[:2]
+        to_weight.zero_()
+        to_bias.zero_()
+        return
+    (out, inner), (batch, length) = given.weight.shape, grad.shape[:2]
     start(
         project_weight_kernel, (programs(out, WEIGHT_TILE["ROWS"]), programs(inner, WEIGHT_TILE["COLUMNS"])),
-        (grad, normed.contiguous(), slot.contiguous(), to_weight, to_bias), (batch, length),
+        (grad, given.normed.contiguous(), given.slot.contiguous(), to_weight, to_bias), (batch, length),
         OUT=out, INNER=inner, **WEIGHT_TILE,
     )  # fmt: skip
-    return to_normed, to_weight, to_bias
-
-
-def _project_backward_shapes(
-    grad: Tensor, slot: Tensor, normed: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return normed.new_empty(normed.shape), weight.new_empty(weight.shape), weight.new_empty(len(weight))
 
 
 def _product(given: Tensor, slot: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -427,25 +413,18 @@ def _product(given: Tensor, slot: Tensor, weight: Tensor, bias: Tensor | None, o
         )  # fmt: skip
 
 
-def _keep_projected(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    normed, slot, weight, _ = inputs
-    ctx.save_for_backward(slot, normed, weight)
-
-
-def _differentiate_projected(backward: Callable[..., Any], ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    to_normed, to_weight, to_bias = backward(grad, *ctx.saved_tensors)
-    return to_normed, None, to_weight, to_bias
-
-
 unit_angles = Differentiable(
-    Operator("unit_angles(Tensor normed, Tensor slot, Tensor weight, Tensor bias) -> Tensor", _project, _project_shape),
     Operator(
-        "unit_angles_backward(Tensor grad, Tensor slot, Tensor normed, Tensor weight) -> (Tensor, Tensor, Tensor)",
-        _project_backward,
-        _project_backward_shapes,
+        "unit_angles(Tensor normed, Tensor slot, Tensor weight, Tensor bias) -> Tensor angles",
+        _allocate_angles,
+        _project,
     ),
-    _keep_projected,
-    _differentiate_projected,
+    Operator(
+        "unit_angles_backward(Tensor angles_grad, Tensor slot, Tensor normed, Tensor weight)"
+        " -> (Tensor normed_grad, Tensor weight_grad, Tensor bias_grad)",
+        _allocate_gradients,
+        _project_backward,
+    ),
 )
 """Of normalised descriptors (batch, slots, dim), the slot of every token, as many as slots and counted without gaps
 from 0 on, a weight (angles, dim) and a bias, all in float32: angles (batch, slots, angles), zero where no unit is."""

@@ -11,15 +11,22 @@ are copied. Everything is computed in float32, and in the same order every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from contentrope.kernels.launch import power_of_two, programs, start
-from contentrope.kernels.ops import Differentiable, Operator, broadcast_strides, last_contiguous
+from contentrope.kernels.ops import (
+    Differentiable,
+    Operator,
+    broadcast_strides,
+    last_contiguous,
+    power_of_two,
+    programs,
+    start,
+    strides_of,
+)
 
 PAIRS_AT_ONCE = 1024
 """Of a program; with four warps, eight a thread."""
@@ -272,7 +279,12 @@ def sum_by_unit_kernel(
             tl.store(by_slot + (rows + own) * COLUMNS, tl.sum(sums, 0), mask=inside)
 
 
-# Starting the kernels.
+# Starting the kernels: each function writes into results that have been allocated.
+
+ROTATIONS = (
+    "Tensor cos, Tensor sin, Tensor address_cos, Tensor address_sin, Tensor slot, Tensor closes, bool interleaved"
+)
+"""As operators take them; ``with_local``, if it is theirs to say, follows."""
 
 
 class Rotations(NamedTuple):
@@ -288,35 +300,45 @@ class Rotations(NamedTuple):
     with_local: bool
     """Whether local keys are asked for."""
 
-    def pointers(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
         """Those that do not stand for others."""
         return tuple(x.contiguous() for x in (self.address_cos, self.address_sin, self.slot, self.closes))
 
 
-def forward(query: Tensor, key: Tensor, rotations: Rotations) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries, local keys (empty, if they are not asked for), addressed keys."""
-    states = states_for(query, key, rotations.with_local)
+def states_for(query: Tensor, key: Tensor, with_local: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for rotated queries, local keys (empty, if they are not asked for) and addressed keys."""
+    local = key.new_empty(key.shape if with_local else (0,))
+    return query.new_empty(query.shape), local, key.new_empty(key.shape)
+
+
+def angles_for(addressed: Tensor, cos: Tensor, needs_angles: bool) -> Tensor:
+    """Memory for the gradient of the angles of each token's unit; empty, if it is not asked for."""
+    batch, length, kv_heads, _ = addressed.shape
+    return cos.new_empty(batch if needs_angles else 0, length, kv_heads, cos.shape[-1])
+
+
+def forward(states: tuple[Tensor, Tensor, Tensor], query: Tensor, key: Tensor, rotations: Rotations) -> None:
+    """Write what :func:`states_for` has made room for."""
     if query.numel():
         query, key = last_contiguous(query), last_contiguous(key)
         cos, sin, strides = broadcast_strides(rotations.cos, rotations.sin, (*key.shape[:3], rotations.cos.shape[3]))
         sizes = _sizes(query, key, rotations)
         start(
             rotate_kernel, _grid(query, key, sizes),
-            (query, key, cos, sin, *rotations.pointers(), *states),
-            (*query.stride()[:3], *key.stride()[:3], *strides, query.shape[1], rotations.address_cos.shape[1]), **sizes,
+            (query, key, cos, sin, *rotations.tensors(), *states),
+            (*strides_of(query, key), *strides, query.shape[1], rotations.address_cos.shape[1]), **sizes,
         )  # fmt: skip
-    return states
 
 
 def backward(
+    results: tuple[Tensor, Tensor, Tensor],
     grads: tuple[Tensor, Tensor, Tensor],
     rotated: Tensor,
     addressed: Tensor,
     rotations: Rotations,
-    to: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    """From the gradients of what :func:`forward` gave, those of queries, keys and angles, written into ``to``. Rows,
-    tokens and heads of queries and keys may lie there as they like; empty angles are not asked for."""
+    """Write the gradients of queries, keys and angles, from those of what :func:`forward` gave. Rows, tokens and heads
+    of queries and keys may lie there as they like; empty angles are not asked for."""
     if not rotated.numel():
         return
     rotated_grad, local_grad, addressed_grad = grads
@@ -326,22 +348,10 @@ def backward(
     sizes = _sizes(rotated, addressed, rotations)
     start(
         rotate_backward_kernel, _grid(rotated, addressed, sizes),
-        (*given, rotated, addressed, cos, sin, *rotations.pointers(), *to),
-        (*(stride for x in (*given, *to[:2]) for stride in x.stride()[:3]), *strides,
-         rotated.shape[1], rotations.address_cos.shape[1]), **sizes, TO_ANGLES=bool(to[2].numel()),
+        (*given, rotated, addressed, cos, sin, *rotations.tensors(), *results),
+        (*strides_of(*given, *results[:2]), *strides, rotated.shape[1], rotations.address_cos.shape[1]),
+        **sizes, TO_ANGLES=bool(results[2].numel()),
     )  # fmt: skip
-
-
-def states_for(query: Tensor, key: Tensor, with_local: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for what :func:`forward` gives."""
-    local = key.new_empty(key.shape if with_local else (0,))
-    return query.new_empty(query.shape), local, key.new_empty(key.shape)
-
-
-def angles_for(addressed: Tensor, cos: Tensor, to_angles: bool) -> Tensor:
-    """Room for the gradient of the angles of each token's unit; empty, if it is not asked for."""
-    batch, length, kv_heads, _ = addressed.shape
-    return cos.new_empty(batch if to_angles else 0, length, kv_heads, cos.shape[-1])
 
 
 def _sizes(query: Tensor, key: Tensor, rotations: Rotations) -> dict[str, Any]:
@@ -368,61 +378,45 @@ def _grid(query: Tensor, key: Tensor, sizes: dict[str, Any]) -> tuple[int, int, 
 
 # Queries and keys as an operator of PyTorch.
 
-ROTATIONS = "Tensor cos, Tensor sin, Tensor address_cos, Tensor address_sin, Tensor slot, Tensor closes"
-"""As operators take them. What else :class:`Rotations` has follows."""
+
+def rotations_in(given: Any) -> Rotations:
+    """Those among the arguments of an operator; one that does not take ``with_local`` always gives local keys."""
+    return Rotations._make(getattr(given, name, True) for name in Rotations._fields)
 
 
-def _rotate(query: Tensor, key: Tensor, angles: Tensor | None, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return forward(query, key, Rotations(*given))
+def _allocate(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return states_for(given.query, given.key, given.with_local)
 
 
-def _rotate_shapes(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return states_for(query, key, rest[-1])
+def _rotate(states: tuple[Tensor, Tensor, Tensor], given: Any) -> None:
+    forward(states, given.query, given.key, rotations_in(given))
 
 
-def _rotate_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys, and the angles of each token's unit (empty, if they are not asked for)."""
-    *grads, rotated, addressed = given[:5]
-    to = _rotate_backward_shapes(*given)
-    backward((grads[0], grads[1], grads[2]), rotated, addressed, Rotations(*given[5:-1]), to)
-    return to
-
-
-def _rotate_backward_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    rotated, addressed, cos, to_angles = *given[3:6], given[-1]
-    angles = angles_for(addressed, cos, to_angles)
+def _allocate_gradients(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    rotated, addressed = given.rotated, given.addressed
+    angles = angles_for(addressed, given.cos, given.needs_angles)
     return rotated.new_empty(rotated.shape), addressed.new_empty(addressed.shape), angles
 
 
-def _keep_rotated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    _, _, _, *tensors, interleaved, with_local = inputs
-    ctx.settings = interleaved, with_local
-    rotated, _, addressed = output
-    ctx.save_for_backward(rotated, addressed, *tensors)
-
-
-def _differentiate_rotated(backward: Callable[..., Any], ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-    to_angles = ctx.needs_input_grad[2]
-    to_query, to_key, by_token = backward(*grads, *ctx.saved_tensors, *ctx.settings, to_angles)
-    return to_query, to_key, by_token if to_angles else None, *(None for _ in range(8))
+def _rotate_backward(results: tuple[Tensor, Tensor, Tensor], given: Any) -> None:
+    grads = given.rotated_grad, given.local_grad, given.addressed_grad
+    backward(results, grads, given.rotated, given.addressed, rotations_in(given))
 
 
 rotated_states = Differentiable(
     Operator(
-        f"rotated_states(Tensor query, Tensor key, Tensor? angles, {ROTATIONS}, bool interleaved, bool with_local)"
-        " -> (Tensor, Tensor, Tensor)",
+        f"rotated_states(Tensor query, Tensor key, Tensor? angles, {ROTATIONS}, bool with_local)"
+        " -> (Tensor rotated, Tensor local, Tensor addressed)",
+        _allocate,
         _rotate,
-        _rotate_shapes,
     ),
     Operator(
         "rotated_states_backward(Tensor rotated_grad, Tensor local_grad, Tensor addressed_grad, Tensor rotated, "
-        f"Tensor addressed, {ROTATIONS}, bool interleaved, bool with_local, bool to_angles)"
-        " -> (Tensor, Tensor, Tensor)",
+        f"Tensor addressed, {ROTATIONS}, bool with_local, bool needs_angles)"
+        " -> (Tensor query_grad, Tensor key_grad, Tensor angles_grad)",
+        _allocate_gradients,
         _rotate_backward,
-        _rotate_backward_shapes,
     ),
-    _keep_rotated,
-    _differentiate_rotated,
 )
 """Rotated queries, local keys (empty, if they are not asked for) and addressed keys; :class:`Rotations` says how."""
 
@@ -432,45 +426,37 @@ rotated_states = Differentiable(
 # the result is the same every time.
 
 
-def _share(angles: Tensor, slot: Tensor) -> Tensor:
+def _share(given: Any) -> Tensor:
     """Zero-stride placeholder; values are never read."""
-    return angles.new_empty(()).expand(*slot.shape, *angles.shape[2:])
+    return given.angles.new_empty(()).expand(*given.slot.shape, *given.angles.shape[2:])
 
 
-def _sum(by_token: Tensor, slot: Tensor, slots: int) -> Tensor:
-    by_slot = _sum_shape(by_token, slot, slots)
+def _allocate_sums(given: Any) -> Tensor:
+    by_token = given.by_token_grad
+    return by_token.new_empty(by_token.shape[0], given.slots, *by_token.shape[2:])
+
+
+def _sum(by_slot: Tensor, given: Any) -> None:
+    by_token, slots = given.by_token_grad, given.slots
     length, columns = by_token.shape[1], by_token.shape[2] * by_token.shape[3]
     if not length:
-        return by_slot.zero_()
+        by_slot.zero_()
+        return
     width = min(COLUMNS_AT_ONCE, power_of_two(columns))
     start(
         sum_by_unit_kernel, (max(length, slots), programs(columns, width), len(by_token)),
-        (by_token.contiguous(), slot, by_slot), (length, slots),
+        (by_token.contiguous(), given.slot, by_slot), (length, slots),
         COLUMNS=columns, WIDTH=width, TOKENS=TOKENS_AT_ONCE,
     )  # fmt: skip
-    return by_slot
-
-
-def _sum_shape(by_token: Tensor, slot: Tensor, slots: int) -> Tensor:
-    return by_token.new_empty(by_token.shape[0], slots, *by_token.shape[2:])
-
-
-def _keep_slots(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    angles, slot = inputs
-    ctx.save_for_backward(slot)
-    ctx.slots = angles.shape[1]
-
-
-def _differentiate_shared(backward: Callable[..., Tensor], ctx: Any, by_token: Tensor) -> tuple[Tensor, None]:
-    (slot,) = ctx.saved_tensors
-    return backward(by_token, slot, ctx.slots), None
 
 
 shared_angles = Differentiable(
-    Operator("shared_angles(Tensor angles, Tensor slot) -> Tensor", _share, _share),
-    Operator("shared_angles_backward(Tensor by_token, Tensor slot, SymInt slots) -> Tensor", _sum, _sum_shape),
-    _keep_slots,
-    _differentiate_shared,
+    Operator("shared_angles(Tensor angles, Tensor slot, SymInt slots) -> Tensor by_token", _share, lambda *_: None),
+    Operator(
+        "shared_angles_backward(Tensor by_token_grad, Tensor slot, SymInt slots) -> Tensor angles_grad",
+        _allocate_sums,
+        _sum,
+    ),
 )
-"""Of (batch, slots, kv_heads, pairs) angles and the slots of all tokens, int32, counted without gaps from 0 on: (batch,
-seq, kv_heads, pairs), to which a gradient can be given, and which has no numbers."""
+"""Of (batch, slots, kv_heads, pairs) angles, the slots of all tokens, int32, counted without gaps from 0 on, and how
+many slots there are: (batch, seq, kv_heads, pairs), to which a gradient can be given, and which has no numbers."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from contentrope.kernels.launch import is_interpreted
+from contentrope.kernels.ops import is_interpreted
 
 CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_SPARED", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
 """What the best tiles depend on, besides the dtype."""

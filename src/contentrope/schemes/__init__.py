@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import nn
-
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
 from contentrope.schemes.alibi import Alibi
@@ -23,44 +19,36 @@ from contentrope.schemes.randomized import Randomized
 from contentrope.schemes.rope import Rope
 from contentrope.schemes.yarn import Yarn
 
-__all__ = ["Scheme", "make", "names"]
+__all__ = ["Scheme", "kind", "make", "names"]
 
-_SCHEMES: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    "content": Content,
-    "random": Random,
-    "local": Local,
-    "rope": Rope,
-    "alibi": Alibi,
-    "nope": Nope,
-    "pi": PositionInterpolation,
-    "ntk": NtkAware,
-    "yarn": Yarn,
-    "randomized": Randomized,
-    "bipe": Bipe,
-    "cope": Cope,
-    "path": Path,
-}
-
-READ_UNITS = ("content", "random", "local", "bipe")
-KNOW_MEMORY = ("content", "random", "local")
-SHARE_TEXTS = ("content", "local")
-"""Whose texts several processes may read together."""
-DRAW_AT_RANDOM = ("random", "randomized")
+_SCHEMES: dict[str, type[Scheme]] = {
+    scheme.name: scheme
+    for scheme in (
+        Content, Random, Local, Rope, Alibi, Nope, PositionInterpolation, NtkAware, Yarn, Randomized, Bipe, Cope, Path,
+    )
+}  # fmt: skip
 
 
-def names() -> tuple[str, ...]:
-    """The names a :class:`ModelConfig` may give as its scheme.
+def names(**abilities: bool) -> tuple[str, ...]:
+    """The names a :class:`ModelConfig` may give as its scheme; with ``abilities``, of the schemes that have those.
 
-    >>> "content" in names()
-    True
+    >>> names(reads_units=True)
+    ('content', 'random', 'local', 'bipe')
     """
-    return tuple(_SCHEMES)
+    wanted = abilities.items()
+    return tuple(name for name, scheme in _SCHEMES.items() if all(getattr(scheme, a) is has for a, has in wanted))
 
 
-def make(config: ModelConfig) -> nn.Module:
+def kind(name: str) -> type[Scheme]:
+    """The class of a scheme, which says what it can do."""
+    if name not in _SCHEMES:
+        raise InputError(f"unknown scheme {name!r}; choose one of {', '.join(_SCHEMES)}")
+    return _SCHEMES[name]
+
+
+def make(config: ModelConfig) -> Scheme:
     """The scheme of a configuration, with fresh parameters."""
-    if config.scheme not in _SCHEMES:
-        raise InputError(f"unknown scheme {config.scheme!r}; choose one of {', '.join(_SCHEMES)}")
-    if config.reader and config.scheme not in KNOW_MEMORY:
+    scheme = kind(config.scheme)
+    if config.reader and not scheme.knows_memory_units:
         raise InputError(f"scheme {config.scheme!r} has no memory units; leave out reader={config.reader}")
-    return _SCHEMES[config.scheme](config)
+    return scheme(config)

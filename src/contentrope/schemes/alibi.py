@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from contentrope.config import ModelConfig
+from contentrope.context import Chunk, PlainContext
 from contentrope.errors import InputError
-from contentrope.frames import Chunk, PlainFrame
-from contentrope.schemes.base import read_options
+from contentrope.schemes.base import Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,20 +20,22 @@ class Options:
     """One per head; empty: the geometric ladder of the paper."""
 
 
-class Alibi(nn.Module):
+class Alibi(Scheme):
+    name = "alibi"
+    Options = Options
     slope_bits: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        slopes = read_options("alibi", Options, config.options).slopes
+        super().__init__(config)
+        slopes = self.options.slopes
         if slopes and len(slopes) != config.heads:
             raise InputError(f"slopes {slopes} are {len(slopes)}, heads {config.heads}: give one slope per head")
         exact = torch.tensor(slopes, dtype=torch.float64) if slopes else ladder(config.heads)
         # As bits, like the rotary frequencies: on the model's device, but never rounded to its dtype.
         self.register_buffer("slope_bits", exact.view(torch.int64), persistent=False)
 
-    def frame(self, chunk: Chunk) -> PlainFrame:
-        return PlainFrame(chunk, slopes=self.slope_bits.view(torch.float64))
+    def context(self, chunk: Chunk) -> PlainContext:
+        return PlainContext(chunk, slopes=self.slope_bits.view(torch.float64))
 
 
 def ladder(heads: int) -> Float[Tensor, "heads"]:

@@ -1,27 +1,49 @@
-"""What a scheme is: it turns the tokens of a call into a frame. One file per scheme; options are named there."""
+"""What a scheme is: it makes a context of the tokens of a call. One file per scheme; options are named there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from contentrope.config import ModelConfig, is_finite
+from contentrope.context import Chunk, Context, PlainContext
 from contentrope.errors import InputError, quoted
-from contentrope.frames import Chunk, Frame
-from contentrope.rotary import inverse_frequencies
-from contentrope.units import Segmenter, SegmenterState, Terminators, Units
+from contentrope.rotary import PositionRotations, inverse_frequencies
+from contentrope.units import Segmenter, Terminators
 
 OptionsT = TypeVar("OptionsT")
 
 
-class Scheme(Protocol):
-    """A scheme is an ``nn.Module`` made from a :class:`ModelConfig`, with this one method besides."""
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    pass
 
-    def frame(self, chunk: Chunk) -> Frame: ...
+
+class Scheme(nn.Module):
+    """Made from a :class:`ModelConfig`; ``schemes/__init__.py`` lists all of them. Its class says what it can do."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    """A dataclass: what :attr:`ModelConfig.options` may hold."""
+    reads_units: ClassVar[bool] = False
+    """The caller may give ``ends``."""
+    knows_memory_units: ClassVar[bool] = False
+    """It reads by addressed attention: ``memory``, ``reader`` and ``backend`` are for it."""
+    shares_texts: ClassVar[bool] = False
+    """Several processes may read a text together."""
+    draws_at_random: ClassVar[bool] = False
+    """Its positions or addresses depend on the seed of a row."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.options: Any = read_options(self.name, self.Options, config.options)
+
+    def context(self, chunk: Chunk) -> Context:
+        raise NotImplementedError
 
 
 def read_options(scheme: str, kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
@@ -45,7 +67,7 @@ def read_options(scheme: str, kind: type[OptionsT], given: Mapping[str, Any]) ->
 
 
 LARGEST = 1e9
-"""What lies beyond would leave the range of float32 where it meets scores and positions, and the logits be NaN."""
+"""A larger option would leave the range of float32 where it meets scores and positions, and the logits be NaN."""
 _KINDS = {
     bool: "True or False",
     int: "an integer",
@@ -67,40 +89,35 @@ def _numbers(value: Any) -> tuple[int | float, ...]:
     return tuple(v for v in (value if isinstance(value, tuple) else (value,)) if is_finite(v) or type(v) is int)
 
 
+# --- schemes on one global position counter -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions:
+    factor: float = 16.0
+    """How many times longer than in training the context may become."""
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1.0:
+            raise InputError(f"factor must be at least 1, got {self.factor}")
+
+
+def segmenter_of(config: ModelConfig) -> Segmenter:
+    return Segmenter(Terminators(config.terminators), max_length=config.max_unit_length, reader=config.reader)
+
+
 def frequencies(config: ModelConfig) -> Float[Tensor, "heads pairs"]:
     return inverse_frequencies(config.rotary, config.key_heads, config.head_dim)
 
 
-def segmenter_of(config: ModelConfig) -> Segmenter:
-    rule = Terminators(config.terminators)
-    return Segmenter(rule, max_length=config.max_unit_length, reader=config.reader)
-
-
-def read_units(segmenter: Segmenter, chunk: Chunk) -> tuple[Units, SegmenterState, SegmenterState]:
-    """The units of a chunk, and the segmenter's state before and after it."""
-    before = chunk.state.segmenter or _replay(segmenter, chunk)
-    units, after = advance(segmenter, before, chunk)
-    return units, before, after
-
-
-def advance(segmenter: Segmenter, before: SegmenterState, chunk: Chunk) -> tuple[Units, SegmenterState]:
-    return segmenter.advance(
-        before, chunk.ids, valid=chunk.valid, memory=chunk.memory, ends=chunk.ends, known=chunk.known
-    )
-
-
-def _replay(segmenter: Segmenter, chunk: Chunk) -> SegmenterState:
-    """The state after the cached columns: of a new cache, or of one that was rolled back."""
-    state = segmenter.initial(len(chunk.ids), chunk.ids.device)
-    cache = chunk.cache
-    if cache is None or not cache.length:
-        return state
-    marked = cache.has_memory and not segmenter.reader.ids
-    _, state = segmenter.advance(
-        state,
-        cache.fact("ids"),
-        valid=cache.fact("valid").bool() if cache.padded else None,
-        memory=cache.fact("memory").bool() if marked else None,
-        ends=cache.fact("closes").bool(),
-    )
-    return state
+def rotary_context(
+    chunk: Chunk,
+    rotations: PositionRotations,
+    positions: Int[Tensor, "rows seq"] | None = None,
+    bound: int | None = None,
+) -> PlainContext:
+    """Plain attention with queries and keys rotated by their position: the row's token count unless given."""
+    if positions is None:
+        positions, bound = chunk.positions(), chunk.columns
+    assert bound is not None
+    return PlainContext(chunk, rotations.at(positions, chunk.wide, bound=bound))

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from contentrope.address import ContentAddress, sum_by_unit
-from contentrope.attention import fused
-from contentrope.attention.api import refuse_non_finite
-from contentrope.checks import may_be_waited_for
+from contentrope.attention.api import REGISTERED, refuse_non_finite
 from contentrope.config import ModelConfig
+from contentrope.context import AddressedContext, Chunk
+from contentrope.context.addressed import Reading
 from contentrope.errors import InputError
-from contentrope.frames import AddressedFrame, Chunk
-from contentrope.frames.addressed import Reading
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes.addressed import AddressOptions, UnitReader
-from contentrope.schemes.base import read_options
+from contentrope.schemes.base import Scheme
+from contentrope.units.table import may_sync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +32,27 @@ class Options(AddressOptions):
             raise InputError(f"noise must be at least 0, got {self.noise}")
 
 
-class Content(nn.Module):
+class Content(Scheme):
+    name = "content"
+    Options = Options
+    reads_units = knows_memory_units = shares_texts = True
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.config = config
-        options = read_options("content", Options, config.options)
-        self.noise = options.noise
-        self.reader = UnitReader(config, options)
+        self.noise: float = self.options.noise
+        self.reader = UnitReader(config, self.options)
         self.address = ContentAddress(config.dim, config.key_heads, config.pair_count)
 
-    def frame(self, chunk: Chunk) -> AddressedFrame:
+    def context(self, chunk: Chunk) -> AddressedContext:
         reading = self.reader.read(chunk)
         if not reading.completes_any(chunk):
-            return self.reader.frame(chunk, reading, angles=None)
+            return self.reader.context(chunk, reading, angles=None)
         angles, open_total = self._angles(chunk, reading)
         _refuse_non_finite(angles, chunk.embedded, reading)
         if self.training and self.noise:
             angles = angles + self.noise * torch.randn_like(angles)
-        return self.reader.frame(chunk, reading, angles, open_total)
+        return self.reader.context(chunk, reading, angles, open_total)
 
     def _angles(
         self, chunk: Chunk, reading: Reading
@@ -62,15 +64,15 @@ class Content(nn.Module):
         carried = None
         if chunk.cache is not None:
             carried = self._open_total(chunk, reading), reading.before.next_local[:, 0]
-        turned = self._turn(chunk.embedded.to(chunk.wide), reading.local)
-        sums = sum_by_unit(turned, reading.units, reading.slot, carried)
+        rotated = self._rotated(chunk.embedded.to(chunk.wide), reading.local)
+        sums = sum_by_unit(rotated, reading.units, reading.slot, carried)
         if chunk.share is not None:
             sums = chunk.share.whole_units(sums, reading.units, reading.slot)
         return self.address(sums.total, sums.tokens), sums.open_total
 
     def _angles_in_two_kernels(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
         """The normalised descriptors, and the angles of those slots that are units."""
-        fused.require_device(chunk.embedded)
+        REGISTERED["fused"].require(chunk.embedded, self.config.head_dim)
         from contentrope.kernels.address import unit_angles, unit_descriptors  # triton is needed only here
 
         norm, project, local, rotary = self.address.norm, self.address.project, reading.local, self.config.rotary
@@ -81,27 +83,26 @@ class Content(nn.Module):
         angles = unit_angles(normed, reading.slot, project.weight.float(), project.bias.float())
         return angles.unflatten(-1, self.address.shape)
 
-    def _turn(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:
-        """Embeddings turn with the frequencies of attention, head by head."""
+    def _rotated(self, embedded: Float[Tensor, "batch seq dim"], local: Rotation) -> Float[Tensor, "batch seq dim"]:
+        """Embeddings rotated with the frequencies of attention, head by head."""
         by_head = embedded.unflatten(-1, (self.config.heads, -1))
         return rotate(by_head, local, self.config.rotary.pairs).flatten(-2)
 
     def _open_total(self, chunk: Chunk, reading: Reading) -> Float[Tensor, "batch dim"]:
-        """The open unit's running sum, brought up to date from the remembered ids where it is not."""
-        cache, known, before = chunk.cache, chunk.state.open_total, reading.before
+        """The open unit's running sum, brought up to date from the cached ids where it is not."""
+        cache, before = chunk.cache, reading.before
         assert cache is not None
-        if known is not None:
-            return known
+        if chunk.state.open_total is not None:
+            return chunk.state.open_total
         begin = before.open_from()
         embedded = chunk.embedding(cache.fact("ids", begin)).to(chunk.wide)
-        turned = self._turn(embedded, self.reader.local_rotation(cache.fact("local", begin), chunk))
+        rotated = self._rotated(embedded, self.reader.local_rotation(cache.fact("local", begin), chunk))
         if reading.completes_all(chunk):
-            return turned.sum(1)
-        columns = torch.arange(begin, cache.length, device=chunk.ids.device)
-        of_open_unit = (before.next_local > 0) & (columns >= before.start)
+            return rotated.sum(1)
+        of_open_unit = before.open_columns(begin)
         if cache.padded:
             of_open_unit = of_open_unit & cache.fact("valid", begin).bool()
-        return torch.where(of_open_unit[..., None], turned, 0.0).sum(1)
+        return torch.where(of_open_unit[..., None], rotated, 0.0).sum(1)
 
 
 def _refuse_non_finite(
@@ -110,7 +111,7 @@ def _refuse_non_finite(
     reading: Reading,
 ) -> None:
     """Name the token whose embedding is to blame; where none is, the first token of the unit without an address."""
-    if not may_be_waited_for(addresses) or math.isfinite(addresses.detach().sum().item()):
+    if not may_sync(addresses) or math.isfinite(addresses.detach().sum().item()):
         return
     refuse_non_finite("embeddings", embedded)
     refuse_non_finite("addresses", reading.by_token(addresses))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from contentrope.config import ModelConfig
-from contentrope.frames import AddressedFrame, Chunk
-from contentrope.schemes.addressed import Options, UnitReader
-from contentrope.schemes.base import read_options
+from contentrope.context import AddressedContext, Chunk
+from contentrope.schemes.addressed import CompetitionOptions, UnitReader
+from contentrope.schemes.base import Scheme
 
 
-class Local(nn.Module):
+class Local(Scheme):
+    name = "local"
+    Options = CompetitionOptions
+    reads_units = knows_memory_units = shares_texts = True
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.reader = UnitReader(config, read_options("local", Options, config.options))
+        super().__init__(config)
+        self.reader = UnitReader(config, self.options)
 
-    def frame(self, chunk: Chunk) -> AddressedFrame:
-        return self.reader.frame(chunk, self.reader.read(chunk), angles=None)
+    def context(self, chunk: Chunk) -> AddressedContext:
+        return self.reader.context(chunk, self.reader.read(chunk), angles=None)

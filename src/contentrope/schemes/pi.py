@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from contentrope.config import ModelConfig
-from contentrope.frames import Chunk, PlainFrame
+from contentrope.context import Chunk, PlainContext
 from contentrope.rotary import PositionRotations
-from contentrope.schemes.base import frequencies, read_options
-from contentrope.schemes.positional import ScaleOptions, rotary_frame
+from contentrope.schemes.base import ScaleOptions, Scheme, frequencies, rotary_context
 
 
-class PositionInterpolation(nn.Module):
+class PositionInterpolation(Scheme):
+    name = "pi"
+    Options = ScaleOptions
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        factor = read_options("pi", ScaleOptions, config.options).factor
-        self.rotations = PositionRotations(frequencies(config) / factor)
+        super().__init__(config)
+        self.rotations = PositionRotations(frequencies(config) / self.options.factor)
 
-    def frame(self, chunk: Chunk) -> PlainFrame:
-        return rotary_frame(chunk, self.rotations)
+    def context(self, chunk: Chunk) -> PlainContext:
+        return rotary_context(chunk, self.rotations)

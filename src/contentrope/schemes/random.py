@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from contentrope.address import random_angles
 from contentrope.config import ModelConfig
-from contentrope.frames import AddressedFrame, Chunk
+from contentrope.context import AddressedContext, Chunk
 from contentrope.schemes.addressed import AddressOptions, UnitReader
-from contentrope.schemes.base import read_options
+from contentrope.schemes.base import Scheme
 
 
-class Random(nn.Module):
+class Random(Scheme):
+    name = "random"
+    Options = AddressOptions
+    reads_units = knows_memory_units = draws_at_random = True
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.reader = UnitReader(config, read_options("random", AddressOptions, config.options))
+        super().__init__(config)
+        self.shape = (config.key_heads, config.pair_count)
+        self.reader = UnitReader(config, self.options)
 
-    def frame(self, chunk: Chunk) -> AddressedFrame:
+    def context(self, chunk: Chunk) -> AddressedContext:
         reading = self.reader.read(chunk)
         if not reading.completes_any(chunk):
-            return self.reader.frame(chunk, reading, angles=None)
-
-        shape = (self.config.key_heads, self.config.pair_count)
+            return self.reader.context(chunk, reading, angles=None)
         if self.training and chunk.cache is None:
             # Nothing continues such a call, so the draw need not be repeatable, and torch's own is the faster one.
-            angles = torch.randn(*chunk.ids.shape, *shape, dtype=chunk.wide, device=chunk.ids.device)
+            angles = torch.randn(*chunk.ids.shape, *self.shape, dtype=chunk.wide, device=chunk.ids.device)
         else:
             slots = torch.arange(chunk.ids.shape[1], device=chunk.ids.device)
-            angles = random_angles(chunk.state.seed, reading.before.next_unit + slots, *shape).to(chunk.wide)
-        return self.reader.frame(chunk, reading, angles)
+            angles = random_angles(chunk.state.seed, reading.before.next_unit + slots, *self.shape).to(chunk.wide)
+        return self.reader.context(chunk, reading, angles)

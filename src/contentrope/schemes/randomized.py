@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from contentrope.address import random_ranks
 from contentrope.config import ModelConfig
+from contentrope.context import Chunk, PlainContext
 from contentrope.errors import CacheError, InputError
-from contentrope.frames import Chunk, PlainFrame
 from contentrope.rotary import PositionRotations
-from contentrope.schemes.base import frequencies, read_options
-from contentrope.schemes.positional import rotary_frame
+from contentrope.schemes.base import Scheme, frequencies, rotary_context
 
 WIDEST = 2**24
 """Every position of the range is drawn for every sequence."""
@@ -35,14 +34,18 @@ class Options:
             raise InputError(f"range must be at most {WIDEST}, got {self.range}")
 
 
-class Randomized(nn.Module):
+class Randomized(Scheme):
+    name = "randomized"
+    Options = Options
+    draws_at_random = True
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.range = read_options("randomized", Options, config.options).range
+        super().__init__(config)
+        self.range: int = self.options.range
         self.rotations = PositionRotations(frequencies(config))
 
-    def frame(self, chunk: Chunk) -> PlainFrame:
-        needed = chunk.offset + chunk.ids.shape[1]
+    def context(self, chunk: Chunk) -> PlainContext:
+        needed = chunk.columns
         declared = needed if chunk.cache is None else chunk.cache.max_tokens or self.range
         if needed > declared:
             raise CacheError(
@@ -54,7 +57,7 @@ class Randomized(nn.Module):
             )
         drawn = self._positions(chunk.state.seed, declared)
         counted = chunk.positions().expand(len(chunk.ids), -1)
-        return rotary_frame(chunk, self.rotations, drawn.gather(1, counted), bound=self.range)
+        return rotary_context(chunk, self.rotations, drawn.gather(1, counted), bound=self.range)
 
     def _positions(self, seed: Int[Tensor, "batch"], count: int) -> Int[Tensor, "batch count"]:
         """``count`` of the range's positions, all subsets equally likely, in order."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from contentrope.config import ModelConfig
-from contentrope.frames import Chunk, PlainFrame
+from contentrope.context import Chunk, PlainContext
 from contentrope.rotary import PositionRotations
-from contentrope.schemes.base import frequencies, read_options
-from contentrope.schemes.positional import NoOptions, rotary_frame
+from contentrope.schemes.base import Scheme, frequencies, rotary_context
 
 
-class Rope(nn.Module):
+class Rope(Scheme):
+    name = "rope"
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        read_options("rope", NoOptions, config.options)
+        super().__init__(config)
         self.rotations = PositionRotations(frequencies(config))
 
-    def frame(self, chunk: Chunk) -> PlainFrame:
-        return rotary_frame(chunk, self.rotations)
+    def context(self, chunk: Chunk) -> PlainContext:
+        return rotary_context(chunk, self.rotations)

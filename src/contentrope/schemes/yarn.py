@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import nn
-
 from contentrope.config import ModelConfig
+from contentrope.context import Chunk, PlainContext
 from contentrope.errors import InputError
-from contentrope.frames import Chunk, PlainFrame
 from contentrope.rotary import PositionRotations
-from contentrope.schemes.base import frequencies, read_options
-from contentrope.schemes.positional import rotary_frame
+from contentrope.schemes.base import Scheme, frequencies, rotary_context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +28,17 @@ class Options:
             raise InputError(f"yarn needs factor >= 1, train_length >= 1 and 0 < slow_turns < fast_turns, got {self}")
 
 
-class Yarn(nn.Module):
+class Yarn(Scheme):
+    name = "yarn"
+    Options = Options
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        options = read_options("yarn", Options, config.options)
-        plain = frequencies(config)
+        super().__init__(config)
+        options, plain = self.options, frequencies(config)
         turns = options.train_length * plain / (2 * math.pi)
         kept = ((turns - options.slow_turns) / (options.fast_turns - options.slow_turns)).clamp(0.0, 1.0)
         mixed = plain * kept + plain / options.factor * (1 - kept)
         self.rotations = PositionRotations(mixed, amplitude=0.1 * math.log(options.factor) + 1.0)
 
-    def frame(self, chunk: Chunk) -> PlainFrame:
-        return rotary_frame(chunk, self.rotations)
+    def context(self, chunk: Chunk) -> PlainContext:
+        return rotary_context(chunk, self.rotations)

@@ -5,9 +5,9 @@ So a run can stop and resume anywhere, and several processes can each take their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,12 +33,9 @@ class Batch:
         for index, targets in enumerate(self.targets.chunk(count)):
             yield Batch({name: pieces[index] for name, pieces in split.items()}, targets)
 
-    def clone(self) -> Batch:
-        inputs = {name: x.clone(memory_format=torch.contiguous_format) for name, x in self.inputs.items()}
-        return Batch(inputs, self.targets.clone(memory_format=torch.contiguous_format))
-
-    def to(self, device: torch.device) -> Batch:
-        return Batch({name: x.to(device) for name, x in self.inputs.items()}, self.targets.to(device))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed."""
+        return Batch({name: change(x) for name, x in self.inputs.items()}, change(self.targets))
 
     def copy_from(self, other: Batch) -> None:
         """Overwrite this batch in place: a CUDA graph reads its inputs from fixed addresses."""
@@ -47,6 +44,7 @@ class Batch:
             x.copy_(other.inputs[name])
 
 
+@runtime_checkable
 class Batches(Protocol):
     """A source of batches. The same step and seed give the same batch, on any device, in any process."""
 

@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,9 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     if not target.exists():
         place = folder / _WRITING
         _remove(place)
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        with writing(target):
-            place.mkdir(parents=True)
         try:
-            with writing(target, size):
+            with writing(target, sum(tensor.nbytes for tensor in tensors.values())):
+                place.mkdir(parents=True)
                 _write(place, tensors, state)
                 os.replace(place, target)
         except BaseException:
@@ -93,18 +92,18 @@ def named_tensors(model: nn.Module, optimizer: optim.Optimizer) -> Tensors:
 
 
 def copied(value: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """As it can be saved: safetensors refuses tensors that share memory, as tied weights do."""
+    """A copy that can be saved: safetensors refuses tensors that share memory, as tied weights do."""
     return value.detach().cpu().clone().contiguous()
 
 
-def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer, placed: Placed = lambda t, like: t) -> None:
+def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer, placed: Placed) -> None:
     """Put saved tensors back in place, if all that are needed are there and no others. ``placed`` lays a whole tensor
     out like the one it replaces."""
     _require_fitting(tensors, model)
     load_weights(model, _under("model.", tensors), placed)
-    states: dict[int, Tensors] = {}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     places = {id(parameter): place for place, parameter in enumerate(held)}
+    states: dict[int, Tensors] = {}
     for name, parameter in _trained(model):
         moments = _under(f"optimizer.{name}.", tensors)
         if moments:  # a parameter that got no gradient has none
@@ -131,8 +130,7 @@ def _require_fitting(tensors: Tensors, model: nn.Module) -> None:
         if moments.keys() & tensors.keys():  # a parameter that got no gradient has none
             expected |= moments
     found = {name: _kind(tensor) for name, tensor in tensors.items()}
-    unlike = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
-    if unlike:
+    if unlike := [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]:
         words = [f"{name} is {_named(found.get(name))}, not {_named(expected.get(name))}" for name in unlike[:3]]
         more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         raise CheckpointError(
@@ -209,33 +207,28 @@ def _require_counts(tensors: Tensors, step: int) -> None:
     """AdamW counts the updates of every parameter."""
     for name, counted in tensors.items():
         if name.startswith("optimizer.") and name.endswith(".step"):
-            value = counted.item() if counted.ndim == 0 else counted.tolist()
+            value: Any = counted.tolist()
             if not _is_number(value) or value not in range(1, step + 1):
                 raise InputError(f"{name} in {_TENSORS} is {value} after {step} steps")
 
 
-def _count(least: int) -> tuple[str, Callable[[Any], bool]]:
-    fits = lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least  # noqa: E731
-    return f"a whole number of at least {least}", fits
+def _is_number(value: Any, least: float = -math.inf) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= least
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_description(value: Any) -> bool:
-    """Of the tensors: their size and digest."""
-    return isinstance(value, dict) and isinstance(value.get("bytes"), int) and isinstance(value.get("sha256"), str)
-
-
+_COUNT = ("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+_AMOUNT = ("a number of at least 0", lambda value: _is_number(value, least=0.0))
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "step": _count(1),
+    "step": _COUNT,
     "loss": ("a finite number", _is_number),
-    "norm": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
-    "tokens_per_step": _count(1),
-    "seconds": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
-    "settings": ("a JSON object", lambda value: isinstance(value, dict)),
-    "tensors": ("the size and SHA-256 of the tensors", _is_description),
+    "norm": _AMOUNT,
+    "tokens_per_step": _COUNT,
+    "seconds": _AMOUNT,
+    "settings": ("a JSON object", lambda value: type(value) is dict),
+    "tensors": (
+        "the size and SHA-256 of the tensors",
+        lambda value: type(value) is dict and type(value.get("bytes")) is int and type(value.get("sha256")) is str,
+    ),
 }
 
 
@@ -252,12 +245,9 @@ def _step_of(place: Path) -> int:
 def _remove_all(places: list[Path]) -> None:
     """Delete checkpoints; what is not as it was written is left alone."""
     for place in places:
-        try:
-            about = _state_of(place)["tensors"]
-            if (place / _TENSORS).stat().st_size == about["bytes"]:
+        with suppress(OSError, InputError):
+            if (place / _TENSORS).stat().st_size == _state_of(place)["tensors"]["bytes"]:
                 _remove(place)
-        except (OSError, InputError):
-            continue
 
 
 def _remove(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""The course of a run as files: one JSON line per recorded step and, if asked for, TensorBoard's events.
+"""The metrics of a run as files: one JSON line per recorded step and, if asked for, TensorBoard's events.
 
 A run that was killed and resumed has every step once and in order.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from contentrope.errors import BackendError, InputError
 from contentrope.files import append_line, begin_log, writing
+from contentrope.results import finite_or_none
 
 METRICS = "metrics.jsonl"
 MOST_LINES = 200
@@ -33,7 +34,7 @@ class StepReport:
     learning_rate: float
     tokens_per_second: float
     steps_per_second: float
-    """Like the tokens, without the first look's steps: those compile."""
+    """Like the tokens, without the steps before the loss was first read: those compile."""
     seconds: float
     """Spent in steps, those before a resume included."""
 
@@ -84,10 +85,9 @@ class MetricsLog:
         self.close()
 
     def resume(self, step: int) -> None:
-        """Go on after ``step``: whatever is recorded of later steps belongs to a course that was given up."""
+        """Go on after ``step``: what is recorded of later steps was given up."""
         lines = read_metrics(self.path) if self.path.exists() else []
-        foreign = [line for line in lines if line.keys() != set(RECORDED)]
-        if foreign:
+        if foreign := [line for line in lines if line.keys() != set(RECORDED)]:
             raise InputError(f"{self.path} holds other metrics ({foreign[0]}); move it away, or choose another folder")
         kept = [line for line in lines if line["step"] <= step]
         # Also when all are kept: a last line that was cut short goes.
@@ -102,9 +102,9 @@ class MetricsLog:
         if self._last is None:
             self.resume(report.step - 1)
         every = self.every or max(LEAST_STEPS, math.ceil(report.steps / MOST_LINES))
-        if report.step // every == self._last_recorded // every and report.step != report.steps:
+        if report.step // every == (self._last or 0) // every and report.step != report.steps:
             return
-        line = {name: _finite(getattr(report, name)) for name in RECORDED}
+        line = finite_or_none({name: getattr(report, name) for name in RECORDED})
         append_line(self.path, _encoded(line))
         self._last = report.step
         if self._writer is not None:
@@ -114,10 +114,6 @@ class MetricsLog:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    @property
-    def _last_recorded(self) -> int:
-        return self._last or 0
 
     def _record_scalars(self, line: dict[str, Any]) -> None:
         with writing(self.folder / "tensorboard"):
@@ -143,11 +139,6 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
 def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False).encode() + b"\n"
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no word for NaN."""
-    return value if math.isfinite(value) else None
 
 
 def _summary_writer() -> Any:

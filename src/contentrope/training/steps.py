@@ -19,10 +19,22 @@ from contentrope.errors import InputError
 from contentrope.training import checkpoint as checkpoints
 from contentrope.training.batches import IGNORED, Batch, mixed_seed
 from contentrope.training.config import TrainConfig, computing_in
-from contentrope.training.team import Team
+from contentrope.training.team import Team, launched_processes
 
 UPDATES_BEFORE_CAPTURE = 3
 """Ordinary updates first: kernels get compiled and the optimizer makes its state."""
+
+
+def stepper_for(model: nn.Module, config: TrainConfig) -> Stepper:
+    """The stepper for this launch: the plain one in one process, else one that shares the work.
+
+    The model's device decides where several processes compute: see :func:`~contentrope.training.local_device`.
+    """
+    if launched_processes() == 1:
+        return Stepper(model, config)
+    from contentrope.training.distributed import DistributedStepper  # slow to import, and seldom needed
+
+    return DistributedStepper(model, config)
 
 
 class DivergedError(RuntimeError):
@@ -33,6 +45,10 @@ class Stepper:
     """A model and its optimizer. ``loss`` and ``norm`` hold the last update's values on the device."""
 
     team = Team()
+    _whole = staticmethod(lambda value: value)
+    """All of a tensor that may be spread over processes. All must ask."""
+    _placed = staticmethod(lambda value, like: value)
+    """A whole tensor, spread as ``like`` is."""
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.model, self.config = model, config
@@ -55,7 +71,7 @@ class Stepper:
 
     @property
     def reads_every(self) -> int:
-        """Steps between two looks at the loss; looking waits for the device."""
+        """Steps between two readings of the loss; reading it waits for the device."""
         return 50 if self.acceleration == "graphs" else 1
 
     def update(self, batch: Batch, step: int) -> None:
@@ -65,7 +81,11 @@ class Stepper:
         if self.acceleration == "graphs":
             self._update_captured(batch)
         else:
-            self._update_checked(batch, step)
+            self._backward(batch)
+            self.require_finite(step)
+            self.updating = True
+            self.optimizer.step()
+            self.updating = False
         self.updates += 1
 
     def require_finite(self, step: int) -> None:
@@ -80,39 +100,35 @@ class Stepper:
     def restart(self, seed: int, weights: Mapping[str, Tensor]) -> None:
         """Begin again with other weights, all in place: what was compiled and captured serves the next run too."""
         self.config = replace(self.config, seed=seed)
-        self._load(weights)
+        checkpoints.load_weights(self.model, weights, self._placed)
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
 
-    def discard_capture(self) -> None:
-        """Capture anew: the optimizer's tensors have been replaced."""
-        self.updates, self._graph, self._static = 0, None, None
-
     def pack(self) -> checkpoints.Tensors:
         """What a checkpoint holds, copied; of several processes, only the one that leads gets it. All must ask."""
         named = checkpoints.named_tensors(self.model, self.optimizer)
-        return {name: checkpoints.copied(value) for name, value in named.items()}
+        whole = ((name, self._whole(value)) for name, value in named.items())
+        return {name: checkpoints.copied(value) for name, value in whole if self.team.leads}
 
     def unpack(self, tensors: checkpoints.Tensors) -> None:
         """Go on from what :meth:`pack` gave, in as many processes as it may have been."""
-        checkpoints.unpack(tensors, self.model, self.optimizer)
-        self.discard_capture()
-
-    def _update_checked(self, batch: Batch, step: int) -> None:
-        self._backward(batch)
-        self.require_finite(step)
-        self.updating = True
-        self.optimizer.step()
-        self.updating = False
+        checkpoints.unpack(tensors, self.model, self.optimizer, self._placed)
+        self.updates, self._graph, self._static = 0, None, None  # captured with tensors that have been replaced
 
     def _update_captured(self, batch: Batch) -> None:
         # From the first update on: a batch with other strides would be compiled anew, in the midst of the capture.
         if self._static is None:
-            self._static = batch.clone()
+            self._static = batch.map(lambda x: x.clone(memory_format=torch.contiguous_format))
         self._static.copy_from(batch)
         if self.updates < UPDATES_BEFORE_CAPTURE:
-            self._update_aside(self._static)
+            # On a side stream, as the capture that follows wants it.
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._backward(self._static)
+                self.optimizer.step()
+            torch.cuda.current_stream().wait_stream(stream)
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
@@ -120,15 +136,6 @@ class Stepper:
                 self._backward(self._static)
                 self.optimizer.step()
         self._graph.replay()
-
-    def _update_aside(self, batch: Batch) -> None:
-        """On a side stream, as the capture that follows wants it."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._backward(batch)
-            self.optimizer.step()
-        torch.cuda.current_stream().wait_stream(stream)
 
     def _backward(self, batch: Batch) -> None:
         """Gradients of the mean loss over all scored tokens, clipped."""
@@ -145,7 +152,7 @@ class Stepper:
         self.loss.copy_(self._summed(total))
         self.norm.copy_(self._clipped())
 
-    # What several processes do otherwise.
+    # --- what several processes do otherwise
 
     def _resolved(self, acceleration: str) -> str:
         if acceleration == "auto":
@@ -156,9 +163,6 @@ class Stepper:
 
     def _seed_of(self, step: int) -> int:
         return mixed_seed(self.config.seed, step, 1)
-
-    def _load(self, weights: Mapping[str, Tensor]) -> None:
-        self.model.load_state_dict(weights)
 
     def _parts(self, batch: Batch) -> Iterable[Batch]:
         return batch.parts(self.config.accumulate)
@@ -204,7 +208,13 @@ def _seed(seed: int, device: torch.device) -> None:
 
 
 def _optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> optim.AdamW:
-    groups = _groups(model)
+    """Its groups hold the trained parameters by how fast they learn, which a model may say by ``rate_factor(name)``."""
+    factor_of = getattr(model, "rate_factor", lambda name: 1.0)
+    by_factor: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            by_factor.setdefault(factor_of(name), []).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": found, "factor": factor} for factor, found in by_factor.items()]
     options: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     if device.type == "cuda":
         rates = [{**group, "lr": torch.tensor(config.learning_rate, device=device)} for group in groups]
@@ -213,13 +223,3 @@ def _optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> o
         return optim.AdamW(groups, **options, fused=True)
     except RuntimeError:  # a device without the fused kernel
         return optim.AdamW(groups, **options)
-
-
-def _groups(model: nn.Module) -> list[dict[str, Any]]:
-    """The trained parameters by how fast they learn: a model may say so by ``rate_factor(name)``, most do not."""
-    factor_of = getattr(model, "rate_factor", lambda name: 1.0)
-    groups: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            groups.setdefault(factor_of(name), []).append(parameter)
-    return [{"params": parameters, "factor": factor} for factor, parameters in groups.items()]

@@ -31,10 +31,10 @@ TOGETHER = "together"
 
 
 class BatchesTogether:
-    """The batches of several seeds, one below the other."""
+    """The batches of several seeds, concatenated."""
 
     def __init__(self, batches: Batches, seeds: Sequence[int]) -> None:
-        # A source may remember what it drew for a seed: each seed has its own.
+        # A source may keep what it drew for a seed: each seed has its own.
         self.by_seed = {seed: copy.copy(batches) for seed in seeds}
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
@@ -113,7 +113,7 @@ def train_together(
         stepper,
         BatchesTogether(batches, seeds),
         checkpoint=shared,
-        on_step=course.hear,
+        on_step=course.record,
         save_every=save_every,
         settings={**settings, "seeds": seeds},
     )
@@ -133,7 +133,7 @@ def train_together(
 
 
 def shared_checkpoint(folders: Mapping[int, Path]) -> Path:
-    """Where training of these seeds together keeps its checkpoint until it is finished."""
+    """The folder of the checkpoint of all these seeds, which is there until their training is finished."""
     return next(iter(folders.values())).parent / "-".join([TOGETHER, *map(str, folders)])
 
 
@@ -144,7 +144,7 @@ def beside(folder: Path) -> int:
 
 
 class _Course:
-    """Hears of all models at once and records the loss of each, smoothed as that of a model alone is."""
+    """Records the loss of each model, smoothed as that of a model alone is."""
 
     def __init__(
         self, stepper: TogetherStepper, logs: Mapping[int, MetricsLog], on_step: Callable[[int, StepReport], None]
@@ -152,7 +152,7 @@ class _Course:
         self.stepper, self.logs, self.on_step = stepper, logs, on_step
         self.step, self.loss = 0, [math.nan] * len(logs)
 
-    def hear(self, report: StepReport) -> None:
+    def record(self, report: StepReport) -> None:
         passed, self.step = report.step - self.step, report.step
         for index, (value, (seed, log)) in enumerate(zip(self.stepper.losses.tolist(), self.logs.items(), strict=True)):
             self.loss[index] = smoothed(self.loss[index], value, passed)

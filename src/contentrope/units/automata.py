@@ -1,4 +1,4 @@
-"""Character automata, one per kind of text unit. None looks ahead: an end is known as its character arrives.
+"""Character automata, one per kind of text unit. None looks ahead: an end is found as its character arrives.
 
 A step takes the state and the next character; it gives the new state and whether a unit ends here ("fires").
 """
@@ -14,7 +14,6 @@ Step = Callable[[Any, str], tuple[Any, bool]]
 
 ABBREVIATIONS = ("dr", "etc", "inc", "jr", "ltd", "mr", "mrs", "ms", "prof", "sr", "st", "vs")
 DEFAULT_DOCUMENT_MARKER = "<|endoftext|>"
-KINDS = ("line", "sentence", "paragraph", "record", "document")
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,7 @@ def automaton_of(kind: str, marker: str | None) -> Automaton:
         return Automaton(0, _marker_step(marker))
     if marker is not None:
         raise InputError(f"marker is {marker!r}: kind {kind!r} takes none, leave it out")
-    return {
-        "line": Automaton("", _line_step),
-        "sentence": Automaton(_NO_CONTENT, _sentence_step),
-        "paragraph": Automaton(_NO_CONTENT, _paragraph_step),
-    }[kind]
+    return _WITHOUT_MARKER[kind]
 
 
 def _line_step(state: str, character: str) -> tuple[str, bool]:
@@ -144,3 +139,11 @@ def _marker_step(marker: str) -> Step:
         return (0, True) if state == len(marker) else (state, False)
 
     return step
+
+
+_WITHOUT_MARKER = {
+    "line": Automaton("", _line_step),
+    "sentence": Automaton(_NO_CONTENT, _sentence_step),
+    "paragraph": Automaton(_NO_CONTENT, _paragraph_step),
+}
+KINDS = (*_WITHOUT_MARKER, "record", "document")

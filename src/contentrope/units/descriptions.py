@@ -14,8 +14,15 @@ from contentrope.errors import InputError
 from contentrope.units.rules import Boundaries, FixedLength, Rule, Terminators
 from contentrope.units.text import TextRule
 
-RULES: dict[str, type] = {rule.__name__: rule for rule in (Boundaries, FixedLength, Terminators, TextRule)}
-_FINGERPRINT = "fingerprint"
+Texts = Callable[[], Sequence[str]]
+REMADE: dict[type, Callable[[Mapping[str, Any], Texts], Rule] | None] = {
+    Terminators: lambda parameters, texts: Terminators(**parameters),
+    FixedLength: lambda parameters, texts: FixedLength(**parameters),
+    TextRule: lambda parameters, texts: TextRule(parameters["kind"], texts(), marker=parameters["marker"]),
+    Boundaries: None,
+}
+"""Our own rules, and how each is made again of its description; None: its description does not hold all of it."""
+RULES = {rule.__name__: rule for rule in REMADE}
 
 
 @runtime_checkable
@@ -37,11 +44,11 @@ def describe(rule: Rule) -> dict[str, Any]:
         return {"rule": name}
     if RULES.get(name, type(rule)) is not type(rule):
         raise InputError(f"{type(rule)} is named like contentrope's own {name}; give it another name")
-    said = rule.describe()
+    given = rule.describe()
     try:
-        parameters = json.loads(json.dumps(dict(said), allow_nan=False))
+        parameters = json.loads(json.dumps(dict(given), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}.describe() gave {said!r}, which JSON cannot hold: {error}") from error
+        raise InputError(f"{name}.describe() gave {given!r}, which JSON cannot hold: {error}") from error
     return {"rule": name, "parameters": parameters}
 
 
@@ -55,20 +62,18 @@ def require_description(rule: Rule) -> None:
         )
 
 
-def rule_described(description: Mapping[str, Any], texts: Callable[[], Sequence[str]]) -> Rule:
+def rule_described(description: Mapping[str, Any], texts: Texts) -> Rule:
     """The rule that a description tells of; ``texts`` gives the vocabulary that text is cut with.
 
     >>> rule_described({"rule": "Terminators", "parameters": {"ids": [3]}}, list)
     Terminators(ids=(3,))
     """
     description = upgraded(description)
-    name, parameters = description["rule"], description.get("parameters", {})
-    if name not in (Terminators.__name__, FixedLength.__name__, TextRule.__name__):
+    name = description["rule"]
+    if name not in RULES or (make := REMADE[RULES[name]]) is None:
         raise InputError(f"units end by the rule {name}, which only its owner can make again: pass units={name}(...)")
     try:
-        if name == TextRule.__name__:
-            return TextRule(parameters["kind"], texts(), marker=parameters["marker"])
-        return RULES[name](**parameters)
+        return make(description.get("parameters", {}), texts)
     except (KeyError, TypeError) as error:
         raise InputError(f"the units {dict(description)!r} are damaged: {error!r}") from error
 
@@ -79,16 +84,15 @@ def upgraded(saved: Any) -> dict[str, Any]:
     >>> upgraded({"length": 8})
     {'rule': 'FixedLength', 'parameters': {'n': 8}}
     """
-    if not isinstance(saved, Mapping):
-        raise InputError(f"units are {saved!r}, which describes no rule")
-    if isinstance(saved.get("rule"), str) and isinstance(saved.get("parameters", {}), Mapping):
-        return dict(saved)
-    if "kind" in saved:
-        return {"rule": TextRule.__name__, "parameters": {"marker": None, **saved}}
-    if "length" in saved:
-        return {"rule": FixedLength.__name__, "parameters": {"n": saved["length"]}}
-    if "terminators" in saved:
-        return {"rule": Terminators.__name__, "parameters": {"ids": saved["terminators"]}}
+    if isinstance(saved, Mapping):
+        if isinstance(saved.get("rule"), str) and isinstance(saved.get("parameters", {}), Mapping):
+            return dict(saved)
+        if "kind" in saved:
+            return {"rule": TextRule.__name__, "parameters": {"marker": None, **saved}}
+        if "length" in saved:
+            return {"rule": FixedLength.__name__, "parameters": {"n": saved["length"]}}
+        if "terminators" in saved:
+            return {"rule": Terminators.__name__, "parameters": {"ids": saved["terminators"]}}
     raise InputError(f"units are {saved!r}, which describes no rule")
 
 
@@ -97,5 +101,5 @@ def as_far_as_said(ours: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[st
     if "parameters" not in saved:
         return {"rule": ours["rule"]}
     parameters = ours.get("parameters", {})
-    said = {name: value for name, value in parameters.items() if name != _FINGERPRINT or name in saved["parameters"]}
+    said = {name: value for name, value in parameters.items() if name != "fingerprint" or name in saved["parameters"]}
     return {**ours, "parameters": said} if "parameters" in ours else dict(ours)

@@ -1,5 +1,6 @@
 """Where units end. A rule is a scan over the tokens, so stream and batch agree by construction."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -8,11 +9,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from contentrope.config import require_positive
 from contentrope.errors import InputError
-from contentrope.units.checks import check_count, fingerprint, token_ids
 
 # Up to here a comparison per id is faster than a lookup.
 _FEW_IDS = 4
+_LARGEST_ID = 2**31 - 1
 
 
 @runtime_checkable
@@ -62,10 +64,6 @@ class Terminators:
     ) -> tuple[Bool[Tensor, "batch seq"], Int[Tensor, "batch 0"]]:
         return self.found_in(ids) & valid, state
 
-    def any_among(self, numbers: Iterable[int]) -> bool:
-        """The same question of ids that are not on a device."""
-        return any(number in self.ids for number in numbers)
-
     def found_in(self, ids: Int[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
         if not self.ids:
             return torch.zeros_like(ids, dtype=torch.bool)
@@ -91,7 +89,7 @@ class FixedLength:
     n: int
 
     def __post_init__(self) -> None:
-        check_count("n", self.n)
+        require_positive("n", self.n)
 
     def describe(self) -> dict[str, Any]:
         return {"n": self.n}
@@ -155,3 +153,31 @@ class Boundaries:
                 f"ends have shape {tuple(self.ends.shape)}, ids reach {needed} columns: pass a longer mask, "
                 "or give the new tokens' ends to Segmenter.advance(ends=...)"
             )
+
+
+def token_ids(name: str, values: Iterable[int]) -> tuple[int, ...]:
+    """The distinct ids, sorted.
+
+    >>> token_ids("terminators", [10, 2, 10])
+    (2, 10)
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InputError(f"{name} is {values!r}: pass a set of token ids, e.g. {{10}}")
+    distinct = set(values)
+    for value in distinct:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST_ID:
+            raise InputError(f"{name} contains {value!r}: token ids are ints from 0 to {_LARGEST_ID}")
+    return tuple(sorted(distinct))
+
+
+def fingerprint(*tables: Tensor) -> str:
+    """The same for the same shapes and numbers, whatever their device.
+
+    >>> fingerprint(torch.tensor([True])) == fingerprint(torch.tensor([False]))
+    False
+    """
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(str(tuple(table.shape)).encode())
+        digest.update(table.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]

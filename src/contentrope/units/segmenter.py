@@ -10,18 +10,25 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from contentrope.checks import can_be_read
+from contentrope.config import require_positive
 from contentrope.errors import InputError
-from contentrope.units.checks import check_count, check_integers, check_mask, token_ids
-from contentrope.units.rules import Boundaries, Rule, Terminators
-from contentrope.units.table import Units, count_edges, map_tensors, start_edges
+from contentrope.units.rules import Boundaries, Rule, Terminators, token_ids
+from contentrope.units.table import (
+    Units,
+    can_be_read,
+    check_integers,
+    check_masks,
+    count_edges,
+    map_tensors,
+    start_edges,
+)
 
 UNKNOWN = sys.maxsize
 
 
 @dataclass(frozen=True)
 class SegmenterState:
-    """What the next token needs to know of those before it, per row. Tensors are never written in place."""
+    """What the next token depends on, per row. Tensors are never written in place."""
 
     rule: Int[Tensor, "batch k"]
     next_unit: Int[Tensor, "batch 1"]
@@ -29,11 +36,11 @@ class SegmenterState:
     start: Int[Tensor, "batch 1"]  # column of the open unit's first token; with none open, the next column
     memory: Bool[Tensor, "batch 1"]  # mark of the open unit; with none open, False
     reader_seen: Bool[Tensor, "batch 1"]
-    all_valid: Bool[Tensor, "batch 1"]  # True in every row, so that decoding need not make it for every token
+    all_valid: Bool[Tensor, "batch 1"]  # True in every row: made once, not for every token that is decoded
     none_ends: Bool[Tensor, "batch 1"]  # False in every row, likewise
     has_memory: bool = False  # marks were given for some chunk so far
     most_open: int = UNKNOWN  # no row has more tokens in its open unit; a bound, true of some of the rows too
-    opened: int | None = None  # exactly what open_from gives, if it is known without the device; of all rows together
+    opened: int | None = None  # host copy of what open_from gives, of all rows together; None: there is none
     columns: int = 0  # consumed so far, padding included
 
     def open_from(self) -> int:
@@ -43,9 +50,14 @@ class SegmenterState:
         first = torch.where(self.next_local > 0, self.start, self.columns)
         return int(first.min()) if len(first) else self.columns
 
+    def open_columns(self, begin: int) -> Bool[Tensor, "batch columns"]:
+        """Which of the columns from `begin` to the last consumed one are of their row's open unit, padding included."""
+        columns = torch.arange(begin, self.columns, device=self.start.device)
+        return (self.next_local > 0) & (columns >= self.start)
+
     def reorder(self, index: Int[Tensor, "rows"]) -> "SegmenterState":
-        """The state of these rows, as a beam search selects them. Where the first open unit began is asked anew: it
-        may be the unit of a row that is not kept."""
+        """The state of these rows, as a beam search selects them. The host copy of where the first open unit began is
+        dropped: that unit may be of a row that is not kept."""
         return replace(map_tensors(self, lambda rows: rows.index_select(0, index)), opened=None)
 
 
@@ -67,7 +79,7 @@ class Segmenter:
     def __init__(self, rule: Rule, *, max_length: int = 256, reader: Iterable[int] = ()) -> None:
         if not torch.compiler.is_compiling() and not isinstance(rule, Rule):
             raise InputError(f"rule is {rule!r}: to end units at token ids write Terminators({{...}})")
-        check_count("max_length", max_length)
+        require_positive("max_length", max_length)
         self.rule = rule
         self.max_length = max_length
         self.reader = Terminators(token_ids("reader", reader))
@@ -103,10 +115,15 @@ class Segmenter:
 
         `valid`: False for padding, anywhere. `memory`: the mark at a unit's first token decides for the unit.
         `ends`: the caller's ends instead of the rule's for these tokens, which the rule then never sees.
-        `known`: with one token per row, the same ids as numbers, if the caller has them: a device that need not be
-        asked whether one ends a unit need not be waited for.
+        `known`: with one token per row, a host copy of the ids, if there is one: avoids a GPU sync.
         """
-        self._check(state, ids, valid, memory, ends)
+        check_integers("ids", ids)
+        if ids.shape[0] != state.next_unit.shape[0]:
+            rows = f"ids have {ids.shape[0]} rows, the state {state.next_unit.shape[0]}"
+            raise InputError(f"{rows}: pass the state of these rows")
+        check_masks(ids, valid=valid, ends=ends, memory=memory)
+        if memory is not None and self.reader.ids:
+            raise InputError(f"memory= and reader={self.reader.ids} both mark memory units: pass one of them")
         if known is not None and (ids.shape[1] != 1 or len(known) != ids.shape[0]):
             raise InputError(f"known has {len(known)} ids, ids are {tuple(ids.shape)}: pass one per row, or none")
         one_token = ids.shape[1] == 1 and valid is None
@@ -116,7 +133,7 @@ class Segmenter:
         ends_any, rule_state = None, state.rule
         if ends is None:
             if one_token and known is not None and isinstance(self.rule, Terminators):
-                ends_any = self.rule.any_among(known)
+                ends_any = any(number in self.rule.ids for number in known)
             if ends_any is False:
                 ends = state.none_ends
             elif ends_any and len(ids) == 1:
@@ -141,27 +158,6 @@ class Segmenter:
         if memory is None and state.has_memory:
             memory = torch.zeros_like(valid)
         return memory, state.reader_seen
-
-    def _check(
-        self,
-        state: SegmenterState,
-        ids: Tensor,
-        valid: Tensor | None,
-        memory: Tensor | None,
-        ends: Tensor | None,
-    ) -> None:
-        check_integers("ids", ids)
-        if ids.shape[0] != state.next_unit.shape[0]:
-            rows = f"ids have {ids.shape[0]} rows, the state {state.next_unit.shape[0]}"
-            raise InputError(f"{rows}: pass the state of these rows")
-        if valid is not None:
-            check_mask("valid", valid, ids)
-        if ends is not None:
-            check_mask("ends", ends, ids)
-        if memory is not None:
-            check_mask("memory", memory, ids)
-            if self.reader.ids:
-                raise InputError(f"memory= and reader={self.reader.ids} both mark memory units: pass one of them")
 
 
 def segment(
@@ -199,19 +195,19 @@ class _Chunk(NamedTuple):
     padded: bool
     rule_state: Int[Tensor, "batch k"]
     reader_seen: Bool[Tensor, "batch 1"]
-    ends_any: bool | None  # whether one of the ends is True; None: only the device knows
+    ends_any: bool | None  # host copy of whether one of the ends is True; None: there is none
 
 
 def _advance_one(state: SegmenterState, chunk: _Chunk, max_length: int) -> tuple[Units, SegmenterState]:
     """The general case for one valid token per row, in the fewest operations: decoding runs it every step.
 
-    Whoever reads on after other tokens asks whether this one ends a unit: it is asked here, of the device, once, unless
-    it is known. Mostly it does not, and little is to be brought up to date then.
+    Whether this token ends a unit is read back here, once, unless there is a host copy. Mostly it ends none, and little
+    is to be brought up to date then.
     """
     local = state.next_local
     closes, ends_any, most_open, opened = chunk.ends, chunk.ends_any, state.most_open, state.opened
-    is_asked = most_open >= max_length - 1 or (opened is None and len(local) == 1)
-    if is_asked and state.columns and can_be_read(local):  # once, after a text that was read at once
+    is_stale = most_open >= max_length - 1 or (opened is None and len(local) == 1)
+    if is_stale and state.columns and can_be_read(local):  # once, after prefill
         opened = state.open_from()
         most_open = state.columns - opened
     if torch.compiler.is_compiling() or most_open >= max_length - 1:
@@ -272,15 +268,18 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
     else:  # all columns are tokens, and all are here
         start = torch.arange(local.shape[1], device=local.device) - local
     memory = _memory_edges(state, chunk, start)
-    of_tokens = local[:, :-1], start[:, :-1], memory[:, :-1]
-    local_here, start_here, memory_here = _without_padding(*of_tokens, valid, offset) if chunk.padded else of_tokens
+    own_local, own_start, own_memory = local[:, :-1], start[:, :-1], memory[:, :-1]
+    if chunk.padded:  # padding is in no unit: it has local 0, begins where it stands, and is not memory
+        column = torch.arange(offset, offset + valid.shape[1], device=valid.device)
+        own_local, own_start = own_local.masked_fill(~valid, 0), torch.where(valid, own_start, column)
+        own_memory = own_memory & valid
     units = Units(
         unit=unit[:, :-1],
-        local=local_here,
-        start=start_here,
+        local=own_local,
+        start=own_start,
         closes=closes,
         valid=valid,
-        memory=memory_here,
+        memory=own_memory,
         padded=chunk.padded,
         has_memory=chunk.marks is not None,
         offset=offset,
@@ -299,18 +298,6 @@ def _advance_many(state: SegmenterState, chunk: _Chunk, max_length: int) -> tupl
         columns=offset + valid.shape[1],
         most_open=_more(state.most_open, valid.shape[1]),
     )
-
-
-def _without_padding(
-    local: Int[Tensor, "batch seq"],
-    start: Int[Tensor, "batch seq"],
-    memory: Bool[Tensor, "batch seq"],
-    valid: Bool[Tensor, "batch seq"],
-    offset: int,
-) -> tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
-    """Padding is in no unit: it has local 0, begins where it stands, and is not memory."""
-    own_column = torch.arange(offset, offset + valid.shape[1], device=valid.device)
-    return local.masked_fill(~valid, 0), torch.where(valid, start, own_column), memory & valid
 
 
 def _more(most_open: int, tokens: int) -> int:

@@ -13,15 +13,17 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from contentrope.errors import InputError
-from contentrope.units.checks import check_integers, check_mask
+
+# Narrower integers cannot index a table in torch, and uint8 would be read as a mask.
+_ID_DTYPES = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True)
 class Units:
     """Where each token stands among the units. Tensors are shared, never written in place.
 
-    `padded` and `has_memory` say whether the caller gave such a mask at all: known without asking the device.
-    `ends_any` was asked of the device when a single token was read after others; None: it was not.
+    `padded` and `has_memory` say whether the caller gave such a mask at all: reading them needs no GPU sync.
+    `ends_any` is a host copy, made when a single token was read after others; None: there is none.
 
     >>> from contentrope.units import Terminators, segment
     >>> units = segment(torch.tensor([[5, 0, 7, 8, 0, 9]]), Terminators({0}))
@@ -40,7 +42,7 @@ class Units:
     padded: bool = False
     has_memory: bool = False
     offset: int = 0  # absolute column of this table's first column
-    longest: int | None = None  # no unit has more tokens; None: not known
+    longest: int | None = None  # no unit has more tokens; None: no bound
     ends_any: bool | None = None
 
     @classmethod
@@ -58,7 +60,11 @@ class Units:
         >>> Units.of(torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 0]]), closes).start
         tensor([[0, 0, 2]])
         """
-        _check_shapes(unit, local, closes, valid, memory)
+        check_integers("unit", unit)
+        check_integers("local", local)
+        if local.shape != unit.shape:
+            raise InputError(f"local has shape {tuple(local.shape)}: pass the shape of unit, {tuple(unit.shape)}")
+        check_masks(unit, closes=closes, valid=valid, memory=memory)
         valid_mask = torch.ones_like(closes) if valid is None else valid
         memory_mask = torch.zeros_like(closes) if memory is None else memory
         local_edges = count_edges(closes & valid_mask, valid_mask, unit.new_zeros(unit.shape[0], 1))
@@ -142,14 +148,39 @@ def start_edges(
     return torch.where(local_edges == 0, columns, open_start).cummax(1).values
 
 
-def _check_shapes(unit: Tensor, local: Tensor, closes: Tensor, valid: Tensor | None, memory: Tensor | None) -> None:
-    check_integers("unit", unit)
-    check_integers("local", local)
-    if local.shape != unit.shape:
-        raise InputError(f"local has shape {tuple(local.shape)}: pass the shape of unit, {tuple(unit.shape)}")
-    for name, mask in (("closes", closes), ("valid", valid), ("memory", memory)):
-        if mask is not None:
-            check_mask(name, mask, unit)
+# --- checks of input: shapes and dtypes always, values where that costs no sync --------------------------------------
+
+
+def can_be_read(x: Tensor) -> bool:
+    """Whether checks may look at values: not while a compiler traces or a CUDA graph is captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def may_sync(x: Tensor) -> bool:
+    """The same, but not in training on a GPU: a sync at every step would let the GPU run dry. What is wrong in
+    training shows in the loss."""
+    return can_be_read(x) and not (x.is_cuda and torch.is_grad_enabled())
+
+
+def check_integers(name: str, values: Tensor) -> None:
+    if values.dim() != 2:
+        found = f"{name} has shape {tuple(values.shape)}"
+        raise InputError(f"{found}: pass (batch, seq), e.g. {name}[None] for one row")
+    if values.dtype not in _ID_DTYPES:
+        raise InputError(f"{name} has dtype {values.dtype}: pass int64 or int32, e.g. {name}.long()")
+
+
+def check_masks(tokens: Tensor, **masks: Tensor | None) -> None:
+    for name, mask in masks.items():
+        if mask is None:
+            continue
+        if mask.shape != tokens.shape:
+            found = f"{name} has shape {tuple(mask.shape)}, the tokens {tuple(tokens.shape)}"
+            raise InputError(f"{found}: pass one value per token")
+        if mask.dtype != torch.bool:
+            raise InputError(f"{name} has dtype {mask.dtype}: pass a bool mask, e.g. {name}.bool()")
 
 
 def _check_values(table: Units, expected_local: Int[Tensor, "batch seq"]) -> None:
@@ -161,18 +192,10 @@ def _check_values(table: Units, expected_local: Int[Tensor, "batch seq"]) -> Non
     _refuse(padding & table.closes, table.closes, "closes", "padding ends no unit")
     _refuse(padding & table.memory, table.memory, "memory", "padding is in no unit")
     _refuse(padding & (table.local != 0), table.local, "local", "padding has local 0")
-    _refuse(
-        table.unit != expected_unit,
-        table.unit,
-        "unit",
-        "unit must be the number of True in closes before this column",
-    )
-    _refuse(
-        table.valid & (table.local != expected_local),
-        table.local,
-        "local",
-        "local must restart at 0 in each unit and count its valid tokens by 1",
-    )
+    counted = "unit must be the number of True in closes before this column"
+    _refuse(table.unit != expected_unit, table.unit, "unit", counted)
+    restarts = "local must restart at 0 in each unit and count its valid tokens by 1"
+    _refuse(table.valid & (table.local != expected_local), table.local, "local", restarts)
     mark_at_start = table.memory.gather(1, table.start)
     _refuse(table.memory != mark_at_start, table.memory, "memory", "all tokens of a unit must have the same mark")
 

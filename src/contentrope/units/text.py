@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contentrope.errors import InputError
 from contentrope.units.automata import Automaton, automaton_of
-from contentrope.units.checks import fingerprint
+from contentrope.units.rules import fingerprint
 
 _MOST_STATES = 512
 _TOKENS_AT_ONCE = 4096  # compiling: bounds the temporaries

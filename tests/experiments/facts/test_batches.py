@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contentrope.experiments.facts.batches import STEPS_AT_ONCE, FactBatches, inputs_and_targets
-from contentrope.facts import Sampler, World
 from contentrope.training import IGNORED
+from experiments.facts.batches import STEPS_AT_ONCE, FactBatches, inputs_and_targets
+from experiments.facts.generator.sampler import Sampler
+from experiments.facts.generator.world import World
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,16 @@ import torch
 
 from contentrope.checkpoint import load
 from contentrope.errors import InputError
-from contentrope.experiments.facts import PRESETS, Facts, FactsConfig, run
-from contentrope.experiments.facts.config import without_memory
-from contentrope.experiments.facts.inside import two_directions
-from contentrope.experiments.facts.rows import CONDITIONS, KINDS, Row, rows
-from contentrope.experiments.facts.scoring import score
-from contentrope.experiments.first_weights import FirstWeights
-from contentrope.experiments.suite import folder_of
 from contentrope.model import Transformer
 from contentrope.results import read_json
+from experiments.facts import KINDS, ROWS
+from experiments.facts.config import PRESETS, FactsConfig, without_memory
+from experiments.facts.run import SHOWN, Facts, run
+from experiments.facts.scoring import order_changes, score, two_directions
+from experiments.initialisation import Initialisation
+from experiments.models import folder_of
 from tests.experiments.facts.tiny import TINY
-from tests.experiments.growth_runs import Recorder
+from tests.experiments.growth.runs import Recorder
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def test_the_result_file_holds_every_row_and_setting(finished: tuple[Path, dict[
     assert stored["config"]["model"]["dim"] == 8
     for variant in TINY.variants:
         found = stored["variants"][variant]["runs"]["0"]
-        assert set(found["rows"]) == {row.title for row in rows()}
+        assert set(found["rows"]) == set(ROWS)
         assert len(found["rows"]) == 12
         assert all(row["examples"] == 6 and 0 <= row["hit5"] <= 1 for row in found["rows"].values())
         assert {(count, kind) for count, by_kind in found["scaling"].items() for kind in by_kind} == {
@@ -82,10 +81,10 @@ def test_the_same_command_trains_nothing_again_and_seeds_can_be_added(finished: 
 
 def test_scores_are_of_the_model_that_was_saved(finished: tuple[Path, dict[str, Any]]) -> None:
     out, results = finished
-    row, experiment = Row("same entities", "chain3", "test"), Facts(TINY)
+    row, experiment = "same entities, chain3, test", Facts(TINY)
     model = load(folder_of(out, "rope", 0) / "model")
     found = score(model, experiment.examples(experiment.sampler(), row)).summary()
-    stored = results["variants"]["rope"]["runs"]["0"]["rows"][row.title]
+    stored = results["variants"]["rope"]["runs"]["0"]["rows"][row]
     assert found["perplexity"] == pytest.approx(stored["perplexity"])
 
 
@@ -104,10 +103,10 @@ def test_what_heads_learned_is_recorded() -> None:
     experiment, model = lively("content:competition=1,sharpness=0.5,learn_sharpness=true")
     with torch.no_grad():
         model.scheme.reader.sharpness.learned.fill_(0.75)
-    found = experiment._evaluate("content", 1, model, experiment.sampler(), lambda event: None)
+    found = experiment.evaluate("content", 1, model, experiment.sampler(), lambda event: None)
     assert found["learned_by_head"] == {"sharpness": [[0.75]] * TINY.model.layers}, "the exponent is fixed"
     experiment, model = lively("rope")
-    assert "learned_by_head" not in experiment._evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
+    assert "learned_by_head" not in experiment.evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
 
 
 @pytest.mark.parametrize("variant", ["content", "content:competition=1,learn_competition=true", "local"])
@@ -116,10 +115,10 @@ def test_rows_under_another_exponent_are_those_of_a_model_that_has_it(variant: s
     sampler = experiment.sampler()
 
     def perplexities(of: Transformer) -> list[float]:
-        return [score(of, experiment.examples(sampler, row)).summary()["perplexity"] for row in rows()]
+        return [score(of, experiment.examples(sampler, row)).summary()["perplexity"] for row in ROWS]
 
     before = perplexities(model)
-    found = experiment._evaluate(variant, 1, model, sampler, lambda event: None)["exponents"]
+    found = experiment.evaluate(variant, 1, model, sampler, lambda event: None)["exponents"]
     assert list(found) == ["0", "2.5"]
     with_it = Transformer(TINY.model_of(f"{variant.partition(':')[0]}:competition=2.5", sampler))
     with_it.load_state_dict({name: x for name, x in model.state_dict().items() if "competition" not in name})
@@ -134,7 +133,7 @@ def test_one_fact_at_a_time_knows_nothing_of_the_exponent() -> None:
     for layout, alike in (("end", True), ("bar", True), ("apart", False)):
         config = replace(TINY, layout=layout, exponents=(3.0,), scaling=(), order=0)  # type: ignore[arg-type]
         experiment, model = lively("content", config)
-        found = experiment._evaluate("content", 1, model, experiment.sampler(), lambda event: None)
+        found = experiment.evaluate("content", 1, model, experiment.sampler(), lambda event: None)
         single = [title for title in found["rows"] if title.startswith("single fact")]
         assert len(single) == 4
         assert all((found["rows"][title] == found["exponents"]["3"][title]) == alike for title in single), layout
@@ -142,7 +141,7 @@ def test_one_fact_at_a_time_knows_nothing_of_the_exponent() -> None:
 
 def test_schemes_without_an_exponent_are_scored_once() -> None:
     experiment, model = lively("rope", replace(TINY, exponents=(1.0,)))
-    assert "exponents" not in experiment._evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
+    assert "exponents" not in experiment.evaluate("rope", 1, model, experiment.sampler(), lambda event: None)
 
 
 @pytest.mark.parametrize("wrong", [(float("nan"),), (float("inf"),), (1.0, 1.0)])
@@ -156,7 +155,9 @@ def test_memory_units_are_read_in_any_order_and_others_are_not() -> None:
     changes = {}
     for variant in ("content:competition=1,memory=true", "content:competition=1", "rope"):
         experiment, model = lively(variant, config)
-        changes[variant] = experiment._order(model, experiment.sampler())
+        sampler = experiment.sampler()
+        drawn = experiment.examples(sampler, SHOWN, count=config.order)
+        changes[variant] = order_changes(model, sampler, drawn, torch.Generator().manual_seed(99))
         assert next(model.parameters()).dtype == torch.float32
     free, content, rope = changes.values()
     assert (free["answers_changed"], free["permutations"]) == (0, 4)
@@ -168,7 +169,7 @@ def test_memory_units_are_read_in_any_order_and_others_are_not() -> None:
 
 def test_every_variant_and_seed_is_asked_the_same() -> None:
     experiment = Facts(TINY)
-    row = rows()[-1]
+    row = list(ROWS)[-1]
     torch.manual_seed(1)
     first = experiment.examples(experiment.sampler(), row)
     torch.manual_seed(2)
@@ -177,10 +178,9 @@ def test_every_variant_and_seed_is_asked_the_same() -> None:
 
 def test_conditions_have_the_facts_they_name() -> None:
     experiment = Facts(TINY)
-    for row in rows():
+    for row in ROWS:
         drawn = experiment.examples(experiment.sampler(), row)
-        assert drawn.facts.tolist() == [1 if row.condition == "single fact" else 5] * 6
-    assert len(CONDITIONS) * 4 == len(rows())
+        assert drawn.facts.tolist() == [1 if row.startswith("single fact") else 5] * 6
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_principal_directions_keep_distances_in_the_plane() -> None:
     assert two_directions(torch.zeros(4, 3))[1] == [0, 0]
 
 
-FIRST_WEIGHTS = {
+INITIAL = {
     "small": (0.02, 0.02, 0.0),
     "linear": (0.02, 8**-0.5 / 3**0.5, 0.0),
     "torch": (1.0, 8**-0.5 / 3**0.5, 0.0),
@@ -263,17 +263,17 @@ FIRST_WEIGHTS = {
 """Standard deviations: PyTorch's linear layers of 8 inputs begin uniformly between plus and minus 8 ** -0.5."""
 
 
-@pytest.mark.parametrize("kind", FIRST_WEIGHTS)
-def test_first_weights_are_those_asked_for(tmp_path: Path, kind: FirstWeights) -> None:
-    config = replace(TINY, variants=("content",), initialisation=kind, scaling=(), order=0)
+@pytest.mark.parametrize("kind", INITIAL)
+def test_models_are_initialised_as_asked_for(tmp_path: Path, kind: Initialisation) -> None:
+    config = replace(TINY, variants=("content",), initialisation=kind, scaling=(), order=0, examples=1)
     config = replace(config, training=replace(config.training, steps=1, learning_rate=1e-9))
     run(config, tmp_path, Recorder())
     model = load(folder_of(tmp_path, "content", 0) / "model")
     weights = model.embedding.weight, model.blocks[0].query_key_value.weight, model.scheme.address.project.weight
     found = [weight.std().item() for weight in weights]
-    assert found == pytest.approx(FIRST_WEIGHTS[kind], rel=0.3, abs=1e-6)
+    assert found == pytest.approx(INITIAL[kind], rel=0.3, abs=1e-6)
 
 
-def test_unknown_first_weights_are_refused() -> None:
+def test_an_unknown_initialisation_is_refused() -> None:
     with pytest.raises(InputError, match="initialisation must be one of small, linear, torch, torch-all; got 'large'"):
         replace(TINY, initialisation="large")  # type: ignore[arg-type]

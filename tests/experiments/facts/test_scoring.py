@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contentrope.experiments.facts.scoring import score
-from contentrope.facts import Drawn, Sampler, World
+from experiments.facts.generator.sampler import Drawn, Sampler
+from experiments.facts.generator.world import World
+from experiments.facts.scoring import score
 
 
 class Table(nn.Module):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contentrope.experiments.facts import FactsConfig
-from contentrope.experiments.sizes import ModelSize
 from contentrope.training import TrainConfig
+from contentrope.training.sizes import ModelSize
+from experiments.facts.config import FactsConfig
 
 TINY = FactsConfig(
     variants=("content:competition=1", "rope"),

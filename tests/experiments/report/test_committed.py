@@ -53,7 +53,7 @@ def test_reports_need_no_torch(tmp_path: Path) -> None:
 import sys
 from experiments.report import main
 main([{str(result)!r}, "--out", {str(tmp_path)!r}])
-assert (sorted(sys.modules.keys() & {{"torch", "contentrope"}})) == []
+assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
     assert (tmp_path / "report.html").exists()

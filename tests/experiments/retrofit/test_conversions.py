@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +13,14 @@ import torch
 import contentrope.hf as chf
 from contentrope.config import ModelConfig
 from contentrope.errors import InputError
-from contentrope.experiments.retrofit import PRESETS, RetrofitConfig
-from contentrope.experiments.retrofit.conversions import Addresses, parse_conversion
-from contentrope.experiments.retrofit.converting import (
-    check_units,
-    converted,
-    long_unit,
-    rescaled,
-    with_addresses,
-)
+from contentrope.hf.finetune import CausalLM
+from contentrope.hf.plain import load_model
 from contentrope.schemes.ntk import NtkAware
 from contentrope.schemes.pi import PositionInterpolation
 from contentrope.units import Segmenter, Terminators
+from experiments.retrofit.config import PRESETS, Addresses, RetrofitConfig
+from experiments.retrofit.models import add_dropout, converted, long_unit, rescaled, save_plain, with_addresses
+from experiments.retrofit.run import Retrofit
 from tests.experiments.retrofit.tiny import LINES, TINY, TOKENIZER, lively_reader, saved_original
 
 
@@ -72,12 +69,17 @@ def test_a_conversion_takes_a_tenth_of_the_training_at_most(preset: RetrofitConf
     assert 10 * preset.training.steps <= preset.pretraining.steps
     assert preset.training.batch_size == preset.pretraining.batch_size
     assert max(preset.lengths) == 16 * preset.length
-    schemes = {parse_conversion(name).scheme for name in preset.variants}
+    schemes = {name.partition(":")[0] for name in preset.variants}
     assert schemes == {"untouched", "rope", "content", "pi", "ntk", "yarn"}
 
 
+def converted_tiny(variant: str, folder: Path, **settings: Any) -> CausalLM:
+    config = replace(TINY, **settings)
+    return converted(config, variant, str(saved_original(folder)), TOKENIZER, LINES[0], "cpu")
+
+
 def frequencies(variant: str, folder: Path) -> torch.Tensor:
-    reader = converted(TINY, variant, str(saved_original(folder)), TOKENIZER, LINES[0], "cpu")
+    reader = converted_tiny(variant, folder)
     return reader.model.base_model.rotary_emb.inv_freq
 
 
@@ -94,8 +96,8 @@ def test_rescaled_frequencies_are_those_of_our_own_baselines(tmp_path: Path) -> 
 def test_rotary_settings_by_layer_are_not_rescaled() -> None:
     config = SimpleNamespace(model_type="gemma3", rope_parameters={"full_attention": {"rope_theta": 1e6}})
     with pytest.raises(InputError, match="gemma3 has no rotary settings that hold for all its layers, so pi cannot"):
-        rescaled(parse_conversion("pi"), config, 16)
-    assert rescaled(parse_conversion("content"), config, 16) is None
+        rescaled("pi", config, 16)
+    assert rescaled("content", config, 16) is None
 
 
 @torch.no_grad()
@@ -104,7 +106,7 @@ def test_units_that_lie_back_are_read_where_the_original_has_them() -> None:
     ids = torch.tensor([TOKENIZER("abcdefg\nfab cd")["input_ids"]])
     original = lively_reader()(ids)
     options = Addresses(competition=0)
-    reader = with_addresses(lively_reader().model, TOKENIZER, options, ids[0], units="line", longest_unit=16).eval()
+    reader = with_addresses(lively_reader().model, TOKENIZER, options, ids[0], units="line", max_length=16).eval()
     assert not torch.allclose(reader(ids)[:, 8:], original[:, 8:], atol=1e-2)
     chf.lie_back(reader.model, 8)
     torch.testing.assert_close(reader(ids), original, atol=1e-4, rtol=1e-4)
@@ -121,14 +123,14 @@ def test_a_long_unit_is_measured_in_the_text() -> None:
 
 def test_addresses_begin_at_zero_unless_they_lie_back(tmp_path: Path) -> None:
     for variant, zero in (("content:start=back", False), ("content", True), ("content:positions=gated", True)):
-        reader = converted(TINY, variant, str(saved_original(tmp_path)), TOKENIZER, LINES[0], "cpu")
+        reader = converted_tiny(variant, tmp_path)
         assert reader.model.contentrope.are_zero() == zero
 
 
 @pytest.mark.parametrize(("train", "few"), [("all", False), ("lora", True), ("addresses", True)])
 def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Path) -> None:
     variant = f"content:train={train},rank=1"
-    reader = converted(TINY, variant, str(saved_original(tmp_path)), TOKENIZER, LINES[0], "cpu")
+    reader = converted_tiny(variant, tmp_path)
     trained = {name for name, weight in reader.named_parameters() if weight.requires_grad}
     assert any("contentrope" in name and name.endswith("project.weight") for name in trained)
     assert any("lora_A" in name for name in trained) == (train == "lora")
@@ -139,14 +141,24 @@ def test_only_what_was_asked_for_is_trained(train: str, few: bool, tmp_path: Pat
 
 
 def test_records_end_at_their_marker(tmp_path: Path) -> None:
-    folder = str(saved_original(tmp_path / "original"))
-    config = replace(TINY, units="record", marker="cd")
-    reader = converted(config, "content", folder, TOKENIZER, LINES[0], "cpu")
+    reader = converted_tiny("content", tmp_path, units="record", marker="cd")
     assert reader.segmenter is not None
     units, _ = reader.segmenter.advance(
         reader.segmenter.initial(1), torch.tensor([TOKENIZER("abcdef cdh")["input_ids"]])
     )
     assert units.unit.tolist() == [[0] * 4 + [1] * 5 + [2]]
     with pytest.raises(InputError, match="needs the text that ends a record"):
-        check_units("record", None, TOKENIZER)
-    check_units("record", "cd", TOKENIZER)
+        Retrofit(replace(TINY, units="record")).check()
+
+
+@torch.no_grad()
+def test_dropout_is_for_training_and_not_for_checkpoints(tmp_path: Path) -> None:
+    reader = lively_reader()
+    plain = reader(LINES)
+    add_dropout(reader.model, 0.5)
+    assert torch.equal(reader(LINES), plain)
+    reader.train()
+    assert not torch.allclose(reader(LINES), plain, atol=1e-2)
+    save_plain(reader.model, TOKENIZER, tmp_path / "saved")
+    saved = load_model(str(tmp_path / "saved")).train()
+    torch.testing.assert_close(saved(LINES).logits, plain)

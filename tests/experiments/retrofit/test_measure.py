@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from filelock import FileLock
 
 from contentrope.errors import CheckpointError, InputError
-from contentrope.experiments.evaluation import perplexity
-from contentrope.experiments.retrofit import Retrofit, run
-from contentrope.experiments.retrofit.original import Pretraining, train_originals
-from contentrope.experiments.retrofit.reader import Reader
-from contentrope.experiments.suite import folder_of
-from contentrope.hf.checkpoints import load_any
-from contentrope.reports import read_results
+from contentrope.evaluation.perplexity import perplexity
+from contentrope.hf.finetune import CausalLM
+from contentrope.hf.loading import load_any
 from contentrope.results import read_json
 from contentrope.training import StepReport, Windows
-from tests.experiments.growth_runs import Recorder, as_json, perplexities
+from experiments import runner
+from experiments.models import folder_of
+from experiments.retrofit.config import RetrofitConfig
+from experiments.retrofit.models import Pretraining, train_originals
+from experiments.retrofit.run import Retrofit
+from tests.experiments.growth.runs import Recorder, as_json, perplexities
 from tests.experiments.retrofit.tiny import TINY, saved_original
+
+
+def run(config: RetrofitConfig, *where: Any) -> dict[str, Any]:
+    return runner.run(Retrofit(config), *where)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_variant_is_measured_at_every_length(whole: Path) -> None:
-    results = read_results(whole / "results.json")
+    results = read_json(whole / "results.json")
     config = Retrofit(TINY)
     assert results["config"] | {"variants": None} == as_json(config.settings(), whole) | {"variants": None}
     assert results["corpus"]["training"] == results["corpus"]["training_tokens"] == 3_600
@@ -67,7 +73,7 @@ def test_the_saved_model_is_the_one_that_was_measured(variant: str, whole: Path)
     scored = TINY.scored_tokens(len(experiment.ids.held_out))
     stored = read_json(whole / "results.json")["variants"][variant]["runs"]["0"]["perplexity"]
     for length in TINY.lengths:
-        found = perplexity(Reader(model), experiment.ids.held_out, length, max_tokens=scored)
+        found = perplexity(CausalLM(model), experiment.ids.held_out, length, max_tokens=scored)
         assert stored[str(length)] == pytest.approx(found, rel=1e-5)
 
 
@@ -115,15 +121,15 @@ def test_of_several_processes_each_takes_another_original(tmp_path: Path) -> Non
             of_another.release()  # the other one was stopped, and left it undone
 
     windows = Windows(experiment.ids.training, TINY.length)
-    plan = Pretraining(TINY, experiment.tokenizer, windows, experiment.text.description)
-    train_originals(plan, [0, 1], tmp_path, "cpu", tell)
+    plan = Pretraining(TINY, experiment.tokenizer, windows, experiment.text.description, tmp_path)
+    train_originals(plan, [0, 1], "cpu", tell)
     assert list(dict.fromkeys(order)) == [1, 0]
     before = len(order)
-    train_originals(plan, [0, 1], tmp_path, "cpu", tell)
+    train_originals(plan, [0, 1], "cpu", tell)
     assert len(order) == before, "trained again"
     other = replace(plan, config=replace(TINY, pretraining=replace(TINY.pretraining, steps=30)))
     with pytest.raises(CheckpointError, match=r"another original \(pretraining.steps: 30 here, 20 in the file\)"):
-        train_originals(other, [0], tmp_path, "cpu", tell)
+        train_originals(other, [0], "cpu", tell)
 
 
 def test_a_checkpoint_of_ones_own_is_converted(tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_a_checkpoint_of_ones_own_is_converted(tmp_path: Path) -> None:
     experiment = Retrofit(config)
     scored = config.scored_tokens(len(experiment.ids.held_out))
     with torch.no_grad():
-        found = perplexity(Reader(model), experiment.ids.held_out, 16, max_tokens=scored)
+        found = perplexity(CausalLM(model), experiment.ids.held_out, 16, max_tokens=scored)
     assert results["variants"]["untouched"]["runs"]["0"]["perplexity"]["16"] == pytest.approx(found)
     assert results["variants"]["content:positions=gated"]["runs"]["0"]["perplexity"]["64"] < found
 

@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 
-from contentrope.experiments.retrofit import LlamaSize, RetrofitConfig
-from contentrope.experiments.retrofit.conversions import Addresses
-from contentrope.experiments.retrofit.converting import with_addresses
-from contentrope.experiments.retrofit.original import fresh_original
-from contentrope.experiments.retrofit.reader import Reader
 from contentrope.hf.characters import character_tokenizer
-from contentrope.hf.plain import save_plain
+from contentrope.hf.finetune import CausalLM
 from contentrope.training import TrainConfig
+from experiments.retrofit.config import Addresses, LlamaSize, RetrofitConfig
+from experiments.retrofit.models import fresh_original, save_plain, with_addresses
 
 TINY = RetrofitConfig(
     variants=("untouched", "content:positions=gated"),
@@ -32,7 +29,7 @@ LINES = torch.tensor(
 )
 
 
-def lively_reader() -> Reader:
+def lively_reader() -> CausalLM:
     reader = fresh_original(TINY, 0, len(TOKENIZER))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -41,11 +38,11 @@ def lively_reader() -> Reader:
     return reader.eval()
 
 
-def addressed_reader(**options: Any) -> Reader:
+def addressed_reader(**options: Any) -> CausalLM:
     """With addresses that are as if trained."""
     torch.manual_seed(0)
     reader = with_addresses(
-        lively_reader().model, TOKENIZER, Addresses(**options), LINES[0], units="line", longest_unit=TINY.longest_unit
+        lively_reader().model, TOKENIZER, Addresses(**options), LINES[0], units="line", max_length=TINY.longest_unit
     )
     with torch.no_grad():
         for weight in reader.parameters():

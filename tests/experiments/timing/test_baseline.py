@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from contentrope.experiments.timing import baseline
-from contentrope.experiments.timing.baseline import with_compiled_rotary
-from contentrope.experiments.timing.config import TimingConfig
-from contentrope.experiments.timing.rows import parse_row
 from contentrope.model import Transformer
+from experiments.timing.config import TimingConfig, parse_row
+from experiments.timing.run import CompiledRotary, rotate_both
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +31,8 @@ def test_logits_and_gradients_are_those_of_rope(without_a_compiler: list[Any]) -
     torch.manual_seed(0)
     plain, strong = Transformer(config), Transformer(config)
     strong.load_state_dict(plain.state_dict())
-    strong = with_compiled_rotary(strong)
-    assert without_a_compiler == [baseline.turn_both]
+    strong.scheme = CompiledRotary(strong.scheme)
+    assert without_a_compiler == [rotate_both]
     ids = torch.randint(65, (2, 33))
     found, expected = (model(ids) for model in (strong, plain))
     torch.testing.assert_close(found, expected)
@@ -44,10 +42,11 @@ def test_logits_and_gradients_are_those_of_rope(without_a_compiler: list[Any]) -
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_every_layer_turns_its_queries_and_keys_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_layer_rotates_its_queries_and_keys_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     config, calls = TimingConfig().model_of("rope", parse_row("0.8M")), list[int]()
-    model = with_compiled_rotary(Transformer(config))
-    turn = model.scheme.turn
-    model.scheme.turn = lambda *arguments: (calls.append(1), turn(*arguments))[1]
+    model = Transformer(config)
+    model.scheme = CompiledRotary(model.scheme)
+    rotate = model.scheme.rotate_both
+    model.scheme.rotate_both = lambda *arguments: (calls.append(1), rotate(*arguments))[1]
     model(torch.zeros(1, 3, dtype=torch.int64))
     assert len(calls) == config.layers

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from contentrope.errors import BackendError, InputError
-from contentrope.experiments.timing import Timing, baseline, gauge, run
-from contentrope.experiments.timing.measure import in_short, percent_above, with_overheads
-from contentrope.experiments.timing.rows import parse_row
 from contentrope.results import read_json
 from contentrope.training import Batch, Stepper
-from tests.experiments.growth_runs import Recorder
-from tests.experiments.timing.tiny import TINY, Clock
+from experiments.timing import race
+from experiments.timing.config import parse_row
+from experiments.timing.run import CompiledRotary, Timing, in_short, percent_above, with_overheads
+from tests.experiments.growth.runs import Recorder
+from tests.experiments.timing.tiny import TINY, Clock, run
 
 UPDATE = Stepper.update
 
@@ -106,7 +106,7 @@ def measured(config: Any, row: str = "0.8M at 8", device: str = "cpu") -> dict[s
 def test_whole_updates_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that only an update moves, every time is that of the update and of nothing else."""
     clock, log = Clock(), list[tuple[str, int]]()
-    monkeypatch.setattr(gauge, "time", clock)
+    monkeypatch.setattr(race, "time", clock)
     takes = {"rope": 40.0, "content": 42.0}
 
     def update(stepper: Stepper, batch: Batch, step: int) -> None:
@@ -178,9 +178,9 @@ def test_only_the_eager_baseline_has_its_rotation_compiled(monkeypatch: pytest.M
         ("content", "none", False),
     ):
         stepper = experiment._stepper(scheme, row, acceleration, 0, "cpu")
-        assert isinstance(stepper.model.scheme, baseline.CompiledRotary) == expected
+        assert isinstance(stepper.model.scheme, CompiledRotary) == expected
     plain = Timing(TINY)._stepper("rope", row, "none", 0, "cpu")
-    assert not isinstance(plain.model.scheme, baseline.CompiledRotary)
+    assert not isinstance(plain.model.scheme, CompiledRotary)
 
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------

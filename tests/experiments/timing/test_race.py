@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from contentrope.errors import BackendError
-from contentrope.experiments.timing.gauge import Gauge
-from contentrope.experiments.timing.race import REFUSALS, Race, reason
 from contentrope.training import Batch, DivergedError
+from experiments.timing.race import REFUSALS, Gauge, race, reason
 from tests.experiments.timing.tiny import Clock
 
 BATCHES = [Batch({"ids": torch.full((1, 2), step)}, torch.full((1, 2), step)) for step in range(5)]
@@ -82,7 +81,7 @@ def run(
 ) -> tuple[dict[str, dict[str, Any]], list[Any], Machine]:
     machine, log = Machine(), list[Any]()
     ready = list[str]()
-    found = Race(machine, failures).run(makers(machine, log), BATCHES, WARMUP, ready.append)
+    found = race(makers(machine, log), BATCHES, WARMUP, machine, ready.append, failures)
     assert [name for name, number in log if number == 0 and name in ready] == ready
     return found, log, machine
 
@@ -125,7 +124,7 @@ def test_what_the_first_step_needs_to_compile_is_no_peak() -> None:
 
 def test_a_cpu_has_no_peak() -> None:
     machine, log = Machine(), list[Any]()
-    found = Race(Gauge("cpu")).run({"rope": lambda: Fake(machine, log, "rope")}, BATCHES, WARMUP, lambda name: None)
+    found = race({"rope": lambda: Fake(machine, log, "rope")}, BATCHES, WARMUP, Gauge("cpu"), ready=lambda name: None)
     assert found["rope"]["peak_bytes"] is None
 
 
@@ -184,7 +183,7 @@ def test_a_model_that_is_gone_is_freed_before_the_others_go_on() -> None:
         return made
 
     makers: dict[str, Any] = {"broken": failing, "rope": lambda: Watching(machine, log, "rope")}
-    Race(machine).run(makers, BATCHES, WARMUP, lambda name: None)
+    race(makers, BATCHES, WARMUP, machine, lambda name: None)
     assert alive == [False] * 5
 
 
@@ -202,8 +201,8 @@ def test_other_failures_stop_the_race_unless_they_are_allowed_for() -> None:
         return {"broken": lambda: Fake(machine, log, "broken", fails={1: RuntimeError("cannot be captured")})}
 
     with pytest.raises(RuntimeError, match="captured"):
-        Race(Machine()).run(makers(Machine(), []), BATCHES, WARMUP, lambda name: None)
-    found = Race(Machine(), (*REFUSALS, RuntimeError)).run(makers(Machine(), []), BATCHES, WARMUP, lambda name: None)
+        race(makers(Machine(), []), BATCHES, WARMUP, Machine(), lambda name: None)
+    found = race(makers(Machine(), []), BATCHES, WARMUP, Machine(), lambda name: None, (*REFUSALS, RuntimeError))
     assert found["broken"]["failed"] == "cannot be captured"
 
 
@@ -211,7 +210,7 @@ def test_a_loss_that_is_no_number_is_never_a_gap_in_the_table() -> None:
     machine = Machine()
     makers: dict[str, Any] = {"broken": lambda: Fake(machine, [], "broken", fails={1: DivergedError("loss nan")})}
     with pytest.raises(DivergedError):
-        Race(machine, (*REFUSALS, RuntimeError)).run(makers, BATCHES, WARMUP, lambda name: None)
+        race(makers, BATCHES, WARMUP, machine, lambda name: None, (*REFUSALS, RuntimeError))
 
 
 def test_a_reason_is_short_and_one_line() -> None:

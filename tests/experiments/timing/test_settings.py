@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from contentrope.errors import InputError
-from contentrope.experiments.timing import PRESETS, Timing, TimingConfig
-from contentrope.experiments.timing.batches import random_batches, random_tokens
-from contentrope.experiments.timing.rows import SIZES, Row, parse_row
 from contentrope.model import Transformer
+from experiments.timing.config import PRESETS, SIZES, Row, TimingConfig, parse_row
+from experiments.timing.run import Timing, random_batches, random_tokens
 from tests.experiments.timing.tiny import TINY
 
 # --- rows ----------------------------------------------------------------------------------------------------------

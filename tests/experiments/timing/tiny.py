@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from contentrope.experiments.timing import TimingConfig
+from typing import Any
+
+from experiments import runner
+from experiments.timing.config import TimingConfig
+from experiments.timing.run import Timing
 
 TINY = TimingConfig(
     variants=("0.8M at 16", "0.8M at 8"),
@@ -14,6 +18,11 @@ TINY = TimingConfig(
     warmup_steps=2,
     unit_length=5,
 )
+
+
+def run(config: TimingConfig, *where: Any, **how: Any) -> dict[str, Any]:
+    """Time every row, :func:`experiments.runner.run` says where and how."""
+    return runner.run(Timing(config), *where, **how)
 
 
 class Clock:

@@ -59,8 +59,9 @@ def test_any_number_of_rows_and_heads_can_be_started(monkeypatch: pytest.MonkeyP
         grids.append(grid({"M": 32, "N": 32, "ROWS": 32}) if callable(grid) else grid)
 
     monkeypatch.setattr(ops, "start", record)
-    states, start = [torch.empty(4096, 17, 3, 2)] * 4, torch.zeros(4096, 3, dtype=torch.int32)
-    pairs = ops.Pairs(start, start, start, None, start, None, None)
-    out, lse = ops.forward(*states, pairs, None, 1.0, 0)
-    ops.backward(out, *states, out, lse, pairs, None, 1.0, 0)
+    states, start = ops.States._make([torch.empty(4096, 17, 3, 2)] * 4), torch.zeros(4096, 3, dtype=torch.int32)
+    pairs = ops.Pairs(start, start, start, None, start, None, None, None)
+    out, lse = results = ops._outputs(states.query)
+    ops.forward(results, states, pairs, 1.0, None)
+    ops.backward((out, out, out, out, lse), out, states, out, lse, pairs, 1.0, None)
     assert grids == [(4096 * 17,), (2 * 4096 * 17,), (4096 * 34,)]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope.attention import PairRule, fused
+from contentrope.attention.api import REGISTERED
 from contentrope.rotary import Rotation
 from tests.support import lively_model, random_ids
 
@@ -71,7 +72,7 @@ class Example:
         heads = self.qkv.shape[2] - 2 * self.kv_heads
         query, key, value = self.qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)
         states = [x.transpose(1, 2) for x in (*self.rotations().of(query, key, self.layout), value)]
-        return fused.attend(*states, PairRule.among(self.units), competition=competition, scale=self.scale)
+        return REGISTERED["fused"](*states, PairRule.among(self.units), competition=competition, scale=self.scale)
 
     def output_and_gradients(self, function: Any, *, with_exponent: bool) -> list[Tensor]:
         out = function(self.competition if with_exponent else 0.0)
@@ -137,10 +138,10 @@ def test_the_operator_keeps_its_promises() -> None:
     assert rotations.angles is not None
     by_token = rotations.angles.detach().requires_grad_()
     for competition in (0.0, example.competition):
-        facts = [x if x is None else x.detach() for x in fused._facts(PairRule.among(example.units), competition, 4)]
+        facts = [x if x is None else x.detach() for x in fused._pairs(PairRule.among(example.units), competition, 4)]
         if facts[-1] is not None:
             facts[-1].requires_grad_()
-        given = example.qkv, by_token, *rotations[:6], *facts, example.kv_heads, False, example.scale, None
+        given = example.qkv, by_token, *rotations[:6], False, *facts, example.kv_heads, example.scale, None
         torch.library.opcheck(ops.packed_attention.known, given)
 
 

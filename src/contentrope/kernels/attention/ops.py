@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +12,15 @@ from torch import Tensor
 
 from contentrope.kernels import rotary
 from contentrope.kernels.attention.kernels import backward_kernel, forward_kernel, prepare_kernel
-from contentrope.kernels.launch import power_of_two, programs, start
-from contentrope.kernels.ops import Differentiable, Operator, last_contiguous
+from contentrope.kernels.ops import (
+    Differentiable,
+    Operator,
+    last_contiguous,
+    power_of_two,
+    programs,
+    start,
+    strides_of,
+)
 from contentrope.kernels.tuning import tuned
 
 SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
@@ -34,8 +40,16 @@ Keys = Float[Tensor, "batch kv_heads seq head_dim"]
 ByQuery = Float[Tensor, "batch heads seq"]
 
 
+class States(NamedTuple):
+    query: Queries
+    local_key: Keys
+    addressed_key: Keys
+    value: Keys
+
+
 class Pairs(NamedTuple):
-    """The pair rule as the kernels read it; None where nothing is padding, or no unit is memory."""
+    """The pair rule as the kernels read it; None where nothing is spared or padding, no unit is memory, and nothing is
+    added to the scores of the own unit."""
 
     start: Int[Tensor, "batch queries"]
     left: Int[Tensor, "batch queries"]
@@ -44,17 +58,26 @@ class Pairs(NamedTuple):
     local_start: Int[Tensor, "batch queries"]
     valid: Int8[Tensor, "batch keys"] | None
     memory: Int8[Tensor, "batch queries"] | None
+    bonus: ByQuery | None
 
     def flags(self) -> dict[str, bool]:
         return {
             "HAS_SPARED": self.spared is not None,
             "HAS_VALID": self.valid is not None,
             "HAS_MEMORY": self.memory is not None,
+            "HAS_BONUS": self.bonus is not None,
         }
 
-    def pointers(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
         """Where there is nothing to point to, anything will do: it is never read."""
         return tuple(self.start if tensor is None else tensor for tensor in self)
+
+
+PAIRS = (
+    "Tensor start, Tensor left, Tensor until, Tensor? spared, Tensor local_start, Tensor? valid, Tensor? memory, "
+    "Tensor? bonus"
+)
+"""As operators take them."""
 
 
 # Far keys: plain causal attention, which the libraries of a GPU do best.
@@ -140,108 +163,81 @@ def _summed(x: Float[Tensor, "batch heads far head_dim"], kv_heads: int) -> Tens
     return x if x.shape[1] == kv_heads else x.unflatten(1, (kv_heads, -1)).sum(2)
 
 
-# Starting the kernels: shapes, strides, and tiles chosen once for every class of shapes.
+# Starting the kernels: each function writes into results that have been allocated.
 
 
 def forward(
-    query: Queries,
-    local_key: Keys,
-    addressed_key: Keys,
-    value: Keys,
-    pairs: Pairs,
-    bonus: ByQuery | None,
-    scale: float,
-    reach: int,
-) -> tuple[Queries, ByQuery]:
-    """The output, and the logsumexp of each query, to base two. ``reach``: from how many tokens on keys are far; 0:
-    none are."""
+    results: tuple[Queries, ByQuery], states: States, pairs: Pairs, scale: float, longest_unit: int | None
+) -> None:
+    """Write the output, and the logsumexp of each query, to base two."""
+    query, local_key, addressed_key, value = states
     batch, heads, length, _ = query.shape
-    out, lse = _outputs(query)
+    out, lse = results
     if not out.numel():
-        return out, lse
-    far_out, far_lse = query, lse
-    if reach:
-        far_out, far_lse = far_forward(query, addressed_key, value, reach, scale)
+        return
+    # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
+    reach = reach_of(query, longest_unit)
+    far_out, far_lse = far_forward(query, addressed_key, value, reach, scale) if reach else (query, lse)
     start(
         tuned(forward_kernel), lambda tile: (programs(length, tile["M"]) * batch * heads,),
-        (query, local_key, addressed_key, value, *pairs.pointers(), pairs.start if bonus is None else bonus,
-         far_out, far_lse, out, lse),
-        (*_strides(query, local_key, addressed_key, value, far_out, out),
-         length, reach, _concurrent_heads(query, value), scale),
-        **_sizes(query, local_key, reach), **pairs.flags(), HAS_BONUS=bonus is not None,
+        (*states, *pairs.tensors(), far_out, far_lse, out, lse),
+        (*strides_of(*states, far_out, out), length, reach, _concurrent_heads(query, value), scale),
+        **_sizes(query, local_key, reach), **pairs.flags(),
     )  # fmt: skip
-    return out, lse
 
 
 def backward(
+    results: tuple[Queries, Keys, Keys, Keys, Tensor],
     grad: Queries,
-    query: Queries,
-    local_key: Keys,
-    addressed_key: Keys,
-    value: Keys,
+    states: States,
     out: Queries,
     lse: ByQuery,
     pairs: Pairs,
-    bonus: ByQuery | None,
     scale: float,
-    reach: int,
-    value_grad: Keys | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, local key, addressed key, value and bonus (empty where there is none). That of the values is
-    written into ``value_grad``, if it is given."""
+    longest_unit: int | None,
+) -> None:
+    """Write the gradients of query, local key, addressed key, value and bonus (empty where there is none)."""
+    query_grad, *key_grads, value_grad, bonus_grad = results
+    query, local_key, addressed_key, value = states
     batch, heads, length, dim = query.shape
-    kv_heads = local_key.shape[1]
-    grads = query_grad, *key_grads, value_grad, bonus_grad = _gradients(query, kv_heads, lse, bonus, value_grad)
     if not query.numel():
-        return grads
+        return
+    reach = reach_of(query, longest_unit)
     rows = programs(length, MOST_ROWS) * MOST_ROWS
     row_lse, delta = (lse.new_empty(batch, heads, rows) for _ in range(2))
     sizes = _sizes(query, local_key, reach)
-    beyond = FarGradients(query, local_key, value)  # never read where nothing is beyond reach
+    far_grads = FarGradients(query, local_key, value)  # never read where nothing is far
     if reach:
-        beyond = far_backward(grad, query, addressed_key, value, out, lse, reach, scale)
+        far_grads = far_backward(grad, query, addressed_key, value, out, lse, reach, scale)
     start(
         prepare_kernel, (rows // PREPARED_ROWS * batch * heads,),
-        (grad, out, lse, row_lse, delta), (*_strides(grad, out), length, rows),
+        (grad, out, lse, row_lse, delta), (*strides_of(grad, out), length, rows),
         HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], ROWS=PREPARED_ROWS,
     )  # fmt: skip
-    given = query, local_key, addressed_key, value, grad
-    facts = *pairs.pointers(), pairs.start if bonus is None else bonus, row_lse, delta
-    lanes = batch * (kv_heads + heads)
+    given = *states, grad
+    lanes = batch * (local_key.shape[1] + heads)
     start(
         tuned(backward_kernel), lambda tile: (programs(length, tile["ROWS"]) * lanes,),
-        (*given, *facts, *beyond, query_grad, bonus_grad, *key_grads, value_grad),
-        (*_strides(*given, *beyond, query_grad, key_grads[1], value_grad),
+        (*given, *pairs.tensors(), row_lse, delta, *far_grads, query_grad, bonus_grad, *key_grads, value_grad),
+        (*strides_of(*given, *far_grads, query_grad, key_grads[1], value_grad),
          length, rows, reach, _concurrent_heads(value, query), scale),
-        **sizes, **pairs.flags(), HAS_BONUS=bonus is not None,
+        **sizes, **pairs.flags(),
     )  # fmt: skip
-    return grads
 
 
 def _by_token(query: Tensor, heads: int) -> Tensor:
-    """Room for so many heads, those of a token side by side."""
+    """Memory for so many heads, those of a token side by side."""
     batch, _, length, dim = query.shape
     return query.new_empty(batch, length, heads, dim).transpose(1, 2)
 
 
 def _outputs(query: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for what :func:`forward` gives."""
+    """Memory for what :func:`forward` writes."""
     return _by_token(query, query.shape[1]), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
-def _gradients(
-    query: Tensor, kv_heads: int, lse: Tensor, bonus: Tensor | None, value_grad: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Room for what :func:`backward` gives."""
-    value_grad = _by_token(query, kv_heads) if value_grad is None else value_grad
-    bonus_grad = torch.empty_like(lse if bonus is not None else lse[:0])
-    return (
-        _by_token(query, query.shape[1]),
-        _by_token(query, kv_heads),
-        _by_token(query, kv_heads),
-        value_grad,
-        bonus_grad,
-    )
+def _bonus_gradient(given: Any) -> Tensor:
+    return torch.empty_like(given.lse if given.bonus is not None else given.lse[:0])
 
 
 def _sizes(query: Tensor, key: Tensor, reach: int) -> dict[str, Any]:
@@ -272,85 +268,55 @@ def _cache_bytes(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else INTERPRETED_CACHE
 
 
-def _strides(*tensors: Tensor) -> tuple[int, ...]:
-    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
-
-
 # Attention as an operator of PyTorch.
 
-PAIRS = (
-    "Tensor start, Tensor left, Tensor until, Tensor? spared, Tensor local_start, Tensor? valid, Tensor? memory, "
-    "Tensor? bonus"
-)
-"""As operators take them."""
+
+def pairs_in(given: Any) -> Pairs:
+    """Those among the arguments of an operator."""
+    return Pairs._make(getattr(given, name) for name in Pairs._fields)
 
 
-def _attend(
-    query: Tensor, local_key: Tensor, addressed_key: Tensor, value: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    *pairs, bonus, scale, longest_unit = rest
-    query, local_key, addressed_key, value = map(last_contiguous, (query, local_key, addressed_key, value))
-    # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
-    reach = reach_of(query, longest_unit)
-    return forward(query, local_key, addressed_key, value, Pairs(*pairs), bonus, scale, reach)
+def _allocate(given: Any) -> tuple[Tensor, Tensor]:
+    return _outputs(given.query)
 
 
-def _attend_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _outputs(query)
+def _attend(results: tuple[Tensor, Tensor], given: Any) -> None:
+    states = States._make(map(last_contiguous, given[:4]))
+    forward(results, states, pairs_in(given), given.scale, given.longest_unit)
 
 
-def _attend_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    grad, query, local_key, addressed_key, value = map(last_contiguous, given[:5])
-    out, lse, *pairs, bonus, scale, longest_unit = given[5:]
-    reach = reach_of(query, longest_unit)
-    return backward(grad, query, local_key, addressed_key, value, out, lse, Pairs(*pairs), bonus, scale, reach)
+def _allocate_gradients(given: Any) -> tuple[Tensor, ...]:
+    query, kv_heads = given.query, given.local_key.shape[1]
+    key_grads = [_by_token(query, kv_heads) for _ in range(3)]
+    return _by_token(query, query.shape[1]), *key_grads, _bonus_gradient(given)
 
 
-def _attend_backward_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    query, local_key, lse, bonus = given[1], given[2], given[6], given[-3]
-    return _gradients(query, local_key.shape[1], lse, bonus)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)  # nobody differentiates the logsumexp
-    *tensors, scale, longest_unit = inputs
-    ctx.save_for_backward(*tensors, *output)
-    ctx.scale, ctx.longest_unit = scale, longest_unit
-
-
-def _differentiate(backward: Callable[..., Any], ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    query, local_key, addressed_key, value, *pairs, bonus, out, lse = ctx.saved_tensors
-    given = grad, query, local_key, addressed_key, value, out, lse, *pairs, bonus
-    grads = backward(*given, ctx.scale, ctx.longest_unit)
-    to_bonus = grads[4] if bonus is not None else None
-    return *grads[:4], *(None for _ in pairs), to_bonus, None, None
+def _attend_backward(results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], given: Any) -> None:
+    grad, *states = map(last_contiguous, given[:5])
+    backward(
+        results, grad, States._make(states), given.out, given.lse, pairs_in(given), given.scale, given.longest_unit
+    )
 
 
 attention = Differentiable(
     Operator(
         f"fused_attention(Tensor query, Tensor local_key, Tensor addressed_key, Tensor value, {PAIRS}, "
-        "float scale, SymInt? longest_unit) -> (Tensor, Tensor)",
+        "float scale, SymInt? longest_unit) -> (Tensor out, Tensor lse)",
+        _allocate,
         _attend,
-        _attend_shapes,
     ),
     Operator(
-        "fused_attention_backward(Tensor grad, Tensor query, Tensor local_key, Tensor addressed_key, Tensor value, "
-        f"Tensor out, Tensor lse, {PAIRS}, float scale, SymInt? longest_unit)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        "fused_attention_backward(Tensor out_grad, Tensor query, Tensor local_key, Tensor addressed_key, Tensor value, "
+        f"Tensor out, Tensor lse, {PAIRS}, float scale, SymInt? longest_unit) -> (Tensor query_grad, "
+        "Tensor local_key_grad, Tensor addressed_key_grad, Tensor value_grad, Tensor bonus_grad)",
+        _allocate_gradients,
         _attend_backward,
-        _attend_backward_shapes,
     ),
-    _keep,
-    _differentiate,
 )
 """The output, and for the backward pass the logsumexp of each query."""
 
 
 # Rotation and attention as one operator, for queries, keys and values that one projection gave: so is their gradient.
-
-ROTATIONS_END = 6
-PAIRS_END = ROTATIONS_END + len(Pairs._fields)
-WITH_LOCAL = True
 
 
 def _parts(qkv: Tensor, kv_heads: int) -> tuple[Tensor, ...]:
@@ -358,78 +324,52 @@ def _parts(qkv: Tensor, kv_heads: int) -> tuple[Tensor, ...]:
     return qkv.split((qkv.shape[2] - 2 * kv_heads, kv_heads, kv_heads), dim=2)
 
 
-def _attend_packed(qkv: Tensor, angles: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    pairs, (bonus, kv_heads, interleaved, scale, longest_unit) = rest[ROTATIONS_END:PAIRS_END], rest[PAIRS_END:]
-    query, key, value = _parts(last_contiguous(qkv), kv_heads)
-    states = rotary.forward(query, key, rotary.Rotations._make((*rest[:ROTATIONS_END], interleaved, WITH_LOCAL)))
-    rotated, local, addressed, value = (x.transpose(1, 2) for x in (*states, value))
-    reach = reach_of(rotated, longest_unit)
-    out, lse = forward(rotated, local, addressed, value, Pairs(*pairs), bonus, scale, reach)
-    return out, lse, *states
+def _allocate_packed(given: Any) -> tuple[Tensor, ...]:
+    query, key, _ = _parts(given.qkv, given.kv_heads)
+    return *_outputs(query.transpose(1, 2)), *rotary.states_for(query, key, with_local=True)
 
 
-def _attend_packed_shapes(qkv: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    query, key, _ = _parts(qkv, rest[-4])
-    return *_outputs(query.transpose(1, 2)), *rotary.states_for(query, key, WITH_LOCAL)
+def _attend_packed(results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], given: Any) -> None:
+    out, lse, *states = results
+    query, key, value = _parts(last_contiguous(given.qkv), given.kv_heads)
+    rotary.forward((states[0], states[1], states[2]), query, key, rotary.rotations_in(given))
+    by_head = States._make(x.transpose(1, 2) for x in (*states, value))
+    forward((out, lse), by_head, pairs_in(given), given.scale, given.longest_unit)
 
 
-def _attend_packed_backward(grad: Tensor, qkv: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of ``qkv``, of the angles, and of the bonus (both empty where they are not asked for)."""
-    pairs, (bonus, out, lse, rotated, local, addressed, *settings) = rest[ROTATIONS_END:PAIRS_END], rest[PAIRS_END:]
-    kv_heads, interleaved, scale, longest_unit, to_angles = settings
-    qkv_grad = qkv.new_empty(qkv.shape)
-    angle_grad = rotary.angles_for(addressed, rest[0], to_angles)
-    query_grad, key_grad, value_grad = _parts(qkv_grad, kv_heads)
-    value = _parts(last_contiguous(qkv), kv_heads)[2]
-    reading, local_keys, addressed_keys, values = (x.transpose(1, 2) for x in (rotated, local, addressed, value))
-    to_rotated, to_local, to_addressed, _, bonus_grad = backward(
-        last_contiguous(grad), reading, local_keys, addressed_keys, values, out, lse, Pairs(*pairs), bonus, scale,
-        reach_of(reading, longest_unit), value_grad.transpose(1, 2),
+def _allocate_packed_gradients(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    angles = rotary.angles_for(given.addressed, given.cos, given.needs_angles)
+    return given.qkv.new_empty(given.qkv.shape), angles, _bonus_gradient(given)
+
+
+def _attend_packed_backward(results: tuple[Tensor, Tensor, Tensor], given: Any) -> None:
+    qkv_grad, angle_grad, bonus_grad = results
+    query_grad, key_grad, value_grad = _parts(qkv_grad, given.kv_heads)
+    value = _parts(last_contiguous(given.qkv), given.kv_heads)[2]
+    to_states = rotary.states_for(given.rotated, given.local, with_local=True)
+    grads = [x.transpose(1, 2) for x in (*to_states, value_grad)]
+    states = States._make(x.transpose(1, 2) for x in (given.rotated, given.local, given.addressed, value))
+    backward(
+        (grads[0], grads[1], grads[2], grads[3], bonus_grad), last_contiguous(given.out_grad), states,
+        given.out, given.lse, pairs_in(given), given.scale, given.longest_unit,
     )  # fmt: skip
-    rotations = rotary.Rotations._make((*rest[:ROTATIONS_END], interleaved, WITH_LOCAL))
-    to_states = to_rotated.transpose(1, 2), to_local.transpose(1, 2), to_addressed.transpose(1, 2)
-    rotary.backward(to_states, rotated, addressed, rotations, (query_grad, key_grad, angle_grad))
-    return qkv_grad, angle_grad, bonus_grad
-
-
-def _attend_packed_backward_shapes(grad: Tensor, qkv: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    cos, to_angles, (bonus, _, lse, _, _, addressed) = rest[0], rest[-1], rest[PAIRS_END : PAIRS_END + 6]
-    angle_grad = rotary.angles_for(addressed, cos, to_angles)
-    return qkv.new_empty(qkv.shape), angle_grad, torch.empty_like(lse if bonus is not None else lse[:0])
-
-
-def _keep_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # nobody differentiates what is kept for the backward pass
-    qkv, _, *facts, kv_heads, interleaved, scale, longest_unit = inputs
-    ctx.save_for_backward(qkv, *facts, *output)
-    ctx.settings = kv_heads, interleaved, scale, longest_unit
-
-
-def _differentiate_packed(
-    backward: Callable[..., Any], ctx: Any, grad: Tensor, *unused: None
-) -> tuple[Tensor | None, ...]:
-    to_angles = ctx.needs_input_grad[1]
-    qkv_grad, angle_grad, bonus_grad = backward(grad, *ctx.saved_tensors, *ctx.settings, to_angles)
-    to_bonus = bonus_grad if ctx.needs_input_grad[2 + PAIRS_END] else None
-    nothing = (None for _ in range(PAIRS_END))
-    return qkv_grad, angle_grad if to_angles else None, *nothing, to_bonus, None, None, None, None
+    rotations = rotary.rotations_in(given)
+    rotary.backward((query_grad, key_grad, angle_grad), to_states, given.rotated, given.addressed, rotations)
 
 
 packed_attention = Differentiable(
     Operator(
-        f"packed_attention(Tensor qkv, Tensor? angles, {rotary.ROTATIONS}, {PAIRS}, SymInt kv_heads, "
-        "bool interleaved, float scale, SymInt? longest_unit) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        f"packed_attention(Tensor qkv, Tensor? angles, {rotary.ROTATIONS}, {PAIRS}, SymInt kv_heads, float scale, "
+        "SymInt? longest_unit) -> (Tensor out, Tensor lse, Tensor rotated, Tensor local, Tensor addressed)",
+        _allocate_packed,
         _attend_packed,
-        _attend_packed_shapes,
     ),
     Operator(
-        f"packed_attention_backward(Tensor grad, Tensor qkv, {rotary.ROTATIONS}, {PAIRS}, Tensor out, Tensor lse, "
-        "Tensor rotated, Tensor local, Tensor addressed, SymInt kv_heads, bool interleaved, float scale, "
-        "SymInt? longest_unit, bool to_angles) -> (Tensor, Tensor, Tensor)",
+        f"packed_attention_backward(Tensor out_grad, Tensor qkv, {rotary.ROTATIONS}, {PAIRS}, Tensor out, Tensor lse, "
+        "Tensor rotated, Tensor local, Tensor addressed, SymInt kv_heads, float scale, SymInt? longest_unit, "
+        "bool needs_angles) -> (Tensor qkv_grad, Tensor angles_grad, Tensor bonus_grad)",
+        _allocate_packed_gradients,
         _attend_packed_backward,
-        _attend_packed_backward_shapes,
     ),
-    _keep_packed,
-    _differentiate_packed,
 )
 """The output; and, for the backward pass, the logsumexp of each query, rotated queries, local keys, addressed keys."""

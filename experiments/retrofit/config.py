@@ -1,0 +1,212 @@
+"""Settings of the retrofit experiment, and the runs that have a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from contentrope.errors import InputError
+from contentrope.schemes.base import read_options
+from contentrope.schemes.variants import parse_variant
+from contentrope.training import TrainConfig
+
+LONGEST_UNIT = 256
+"""Tokens; a unit that gets longer ends there."""
+Positions = Literal["gated", "local"]
+Start = Literal["zero", "back"]
+Trained = Literal["all", "lora", "addresses", "nothing"]
+UNTOUCHED = "untouched"
+"""The original as it is, without further training."""
+RESCALINGS = ("pi", "ntk", "yarn")
+"""Other frequencies for the same global positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Content addresses in all layers."""
+
+    positions: Positions = "local"
+    """local: counted inside each unit at once; gated: from global to local in the course of training."""
+    start: Start = "zero"
+    """Addresses before they are trained. zero: all units lie upon the open one; back: a long unit before it, at
+    distances that the model knows, so that it reads well without training, but does not end as well with it."""
+    train: Trained = "all"
+    """all weights; lora: low-rank changes and the addresses; addresses alone; or nothing."""
+    competition: float = 1.0
+    """Exponent of the number of units, against which the open unit is weighed."""
+    learn_competition: bool = False
+    """For each layer and head, from there on."""
+    anchors: tuple[int, ...] = ()
+    """How many units back the one lies from which an open unit goes on, dealt out to the heads; 0: none."""
+    rank: int = 16
+    """Of LoRA."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("positions", Positions), ("start", Start), ("train", Trained)):
+            if getattr(self, name) not in get_args(choices):
+                raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
+        if self.start == "back" and self.positions == "gated":
+            raise InputError("start=back is for positions=local: a gate begins with units where the model has them")
+        if any(self.anchors) and (self.positions, self.start) != ("local", "zero"):
+            raise InputError("anchors are for positions=local and start=zero: they say themselves where units begin")
+        if self.rank < 1:
+            raise InputError(f"rank must be at least 1, got {self.rank}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescaling:
+    """Frequencies that a longer text does not take further than the training length did."""
+
+    factor: float = 16.0
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1.0:
+            raise InputError(f"factor must be at least 1, got {self.factor}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoChange:
+    """The original, trained on: what further training alone does."""
+
+
+def parse_conversion(name: str) -> Addresses | Rescaling | NoChange:
+    """The options of a conversion, or a refusal that lists those there are.
+
+    >>> options = parse_conversion("content:train=lora,anchors=[0,1]")
+    >>> options.train, options.anchors, options.rank
+    ('lora', (0, 1), 16)
+    """
+    kinds = {"content": Addresses, "rope": NoChange, **dict.fromkeys(RESCALINGS, Rescaling)}
+    scheme = name.partition(":")[0]
+    if name == UNTOUCHED:
+        return NoChange()
+    if scheme not in kinds:
+        raise InputError(f"no conversion {name!r}; there are {UNTOUCHED}, {', '.join(kinds)}, each with its options")
+    variant = parse_variant(name)
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in variant.options.items()}
+    return read_options(scheme, kinds[scheme], given | variant.rotary)
+
+
+def is_trained(name: str) -> bool:
+    """Whether a conversion is followed by training."""
+    return name != UNTOUCHED and getattr(parse_conversion(name), "train", "all") != "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaSize:
+    """The model that is trained here to be converted: Llama's architecture, one token a character."""
+
+    dim: int = 256
+    layers: int = 4
+    heads: int = 8
+    dropout: float = 0.1
+    """On what each block adds, in training and in conversion; the saved model knows nothing of it."""
+
+    def __post_init__(self) -> None:
+        if min(self.dim, self.layers, self.heads) < 1 or self.dim % (2 * self.heads):
+            raise InputError(
+                f"dim {self.dim} must divide into heads {self.heads} of an even size, and layers be positive"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrofitConfig:
+    """What decides the numbers of a run."""
+
+    variants: tuple[str, ...] = (
+        UNTOUCHED,
+        "rope",
+        "content",
+        "content:positions=gated",
+        "content:train=lora",
+        "content:train=addresses",
+        "content:anchors=[1]",
+        "content:anchors=[0,1]",
+        "content:anchors=[0,1],train=lora",
+        "content:anchors=[1],train=nothing",
+        "content:start=back,train=nothing",
+        "pi:factor=16",
+        "ntk:factor=16",
+        "yarn:factor=16",
+    )
+    """What to compare: untouched, or content, rope, pi, ntk, yarn with options."""
+    seeds: int = 1
+    """Originals, each converted by every variant, with the seeds 0, 1, 2, ..."""
+    model: str | None = None
+    """Folder or hub name of the model to convert; None: one of ``size`` is trained here, by ``pretraining``."""
+    text: tuple[str, ...] = ("shakespeare",)
+    """shakespeare, stdlib (the sources of Python's standard library), or text files and folders."""
+    characters: int | None = 1_000_000
+    """Only the first characters of the text: nine tenths to train on, the rest to evaluate."""
+    units: str = "line"
+    """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
+    marker: str | None = None
+    """Text that ends a record, or a document."""
+    length: int = 256
+    """Tokens per training window."""
+    times: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Evaluation windows, in training lengths."""
+    gate_share: float = 0.25
+    """Share of the conversion in which a gate falls from global to local positions."""
+    size: LlamaSize = field(default_factory=LlamaSize)
+    pretraining: TrainConfig = field(default_factory=TrainConfig)
+    training: TrainConfig = field(default_factory=lambda: TrainConfig(steps=500))
+    """Of the conversion."""
+
+    def __post_init__(self) -> None:
+        for name in ("variants", "text", "times"):
+            values = tuple(getattr(self, name))
+            object.__setattr__(self, name, values)
+            if len(set(values)) < len(values) or not values:
+                raise InputError(f"{name} must name one or more different values, got {values}")
+        if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < 1:
+            raise InputError(f"seeds must be an integer of at least 1, got {self.seeds!r}")
+        if min(self.length, *self.times) < 1:
+            raise InputError(f"length and times must be at least 1, got {self.length} and {self.times}")
+        if not 0.0 < self.gate_share <= 1.0:
+            raise InputError(f"gate_share must be above 0 and at most 1, got {self.gate_share}")
+        for variant in self.variants:
+            parse_conversion(variant)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens per evaluation window."""
+        return tuple(self.length * times for times in self.times)
+
+    @property
+    def longest_unit(self) -> int:
+        """Local positions must not go beyond those of training."""
+        return min(LONGEST_UNIT, self.length)
+
+    def scored_tokens(self, held_out: int) -> int:
+        """Whole windows of the longest kind, so that every length scores the same tokens."""
+        longest = max(self.lengths)
+        if held_out - 1 < longest:
+            raise InputError(
+                f"windows of {longest} tokens do not fit: the text leaves {held_out - 1} to score; take a longer text, "
+                "or a smaller length"
+            )
+        return (held_out - 1) // longest * longest
+
+
+QUICK = RetrofitConfig(
+    text=("stdlib",),
+    characters=1_000_000,
+    length=128,
+    size=LlamaSize(dim=128, layers=3, heads=4, dropout=0.0),
+    pretraining=TrainConfig(steps=1000, batch_size=16, learning_rate=2e-3, warmup=100),
+    training=TrainConfig(steps=100, batch_size=16, learning_rate=3e-4, warmup=10),
+)
+"""A few minutes on two CPU cores, on a text every Python installation carries."""
+
+PAPER = RetrofitConfig(
+    seeds=3,
+    size=LlamaSize(dropout=0.2),
+    pretraining=TrainConfig(steps=1500, batch_size=64, learning_rate=1e-3, warmup=100, precision="bf16"),
+    training=TrainConfig(steps=150, batch_size=64, learning_rate=3e-4, warmup=15, precision="bf16"),
+)
+"""A model of three million parameters on Tiny Shakespeare, converted with a tenth of its steps; for a GPU."""
+
+PRESETS = {"quick": QUICK, "paper": PAPER}

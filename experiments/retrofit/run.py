@@ -1,0 +1,166 @@
+"""One variant: convert the original of every seed asked for, train it for a while, read longer and longer windows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contentrope.anchors import dealt_out
+from contentrope.cli.options import require_no_file
+from contentrope.corpora import Text, read_text
+from contentrope.evaluation import perplexity, shown
+from contentrope.hf.characters import Encoded, character_tokenizer, encode
+from contentrope.results import environment, finite_or_none, read_json
+from contentrope.training import Batches, MetricsLog, Stepper, StepReport, Windows, train
+from contentrope.training.seeds import seeded
+from experiments.experiment import Evaluated, Experiment, Finished, Tell, Trained
+from experiments.models import folder_of
+from experiments.retrofit.config import UNTOUCHED, Addresses, RetrofitConfig, is_trained, parse_conversion
+
+MOST_LOGITS = 2**26
+"""At once, but for a single window that has more: a large vocabulary would fill the memory."""
+
+
+@dataclass(frozen=True)
+class Retrofit(Experiment):
+    """The experiment: :class:`experiments.runner.Experiment`."""
+
+    config: RetrofitConfig
+
+    name = "retrofit"
+
+    @property
+    def steps(self) -> int:
+        """In the mean over all runs: the original's own training is counted with those of its variants."""
+        conversions = [name for name in self.variants if is_trained(name)]
+        originals = self.config.pretraining.steps if self.config.model is None else 0
+        return (originals + len(conversions) * self.config.training.steps) // len(self.variants)
+
+    @cached_property
+    def text(self) -> Text:
+        return read_text(self.config.text, self.config.characters)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        from contentrope.hf.plain import load_tokenizer
+
+        if self.config.model is None:
+            return character_tokenizer(self.text.training)
+        return load_tokenizer(self.config.model)
+
+    @cached_property
+    def ids(self) -> Encoded:
+        return encode(self.text, self.tokenizer)
+
+    def data(self) -> dict[str, Any]:
+        tokens = {"training_tokens": len(self.ids.training), "held_out_tokens": len(self.ids.held_out)}
+        return self.text.description | {"symbols": len(self.tokenizer)} | tokens
+
+    def check(self) -> None:
+        from contentrope.hf.plain import config_of, key_heads, require_transformers
+
+        if self.config.model is not None:
+            require_no_file(self.config.model)
+        options = map(parse_conversion, self.variants)
+        addresses = [found for found in options if isinstance(found, Addresses)]
+        require_transformers(peft=any(found.train == "lora" for found in addresses))
+        from contentrope.hf.finetune import units_named
+        from contentrope.hf.units import rule_of
+
+        rule_of(units_named(self.config.units), self.tokenizer, self.config.marker)
+        heads = self.config.size.heads if self.config.model is None else key_heads(config_of(self.config.model))
+        for found in addresses:
+            dealt_out(found.anchors, heads)
+        self.config.scored_tokens(len(self.ids.held_out))
+
+    def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
+        from experiments.retrofit import models
+
+        windows = Windows(self.ids.training, self.config.length, device)
+        plan = models.Pretraining(self.config, self.tokenizer, windows, self.text.description, out)
+        if self.config.model is None:
+            models.train_originals(plan, seeds, device, lambda seed, report: tell(Trained(UNTOUCHED, seed, report)))
+        model: Any = None
+        stepper: Stepper | None = None
+        for seed in seeds:
+            original, ids = self.config.model or str(plan.folder(seed) / "model"), self.ids.training
+            with seeded(seed):  # LoRA begins at random
+                fresh = models.converted(self.config, variant, original, self.tokenizer, ids, device)
+            # One model for all seeds: what was compiled for the first serves the others.
+            if model is None:
+                model = fresh
+                stepper = Stepper(model, replace(self.config.training, seed=seed)) if is_trained(variant) else None
+            elif stepper is not None:
+                stepper.restart(seed, fresh.state_dict())
+            else:
+                model.load_state_dict(fresh.state_dict())
+            facts = _about(model, device)
+            if stepper is not None:
+                facts |= self._train(variant, seed, stepper, windows, out, tell)
+            elif variant == UNTOUCHED and self.config.model is None:
+                stored = read_json(Path(original) / models.FACTS)
+                facts |= {name: value for name, value in stored.items() if name != "settings"}
+            if variant != UNTOUCHED:
+                self._save(variant, model, folder_of(out, variant, seed) / "model")
+            found = self._evaluate(variant, seed, model, tell)
+            tell(Finished(variant, seed, found | facts, in_short(found["perplexity"])))
+
+    def _train(
+        self, variant: str, seed: int, stepper: Stepper, windows: Batches, out: Path, tell: Tell
+    ) -> dict[str, Any]:
+        from contentrope.hf.finetune import Gated
+        from experiments.retrofit.models import training_facts
+
+        config, folder = self.config, folder_of(out, variant, seed)
+        gated = getattr(parse_conversion(variant), "positions", "local") == "gated"
+        fall = max(1, round(config.gate_share * config.training.steps))
+        settings = {"corpus": self.text.description, "length": config.length, "fall": fall}
+        last: StepReport = train(
+            stepper,
+            Gated(windows, fall) if gated else windows,
+            checkpoint=folder / "checkpoint",
+            on_step=lambda report: tell(Trained(variant, seed, report)),
+            settings={**settings, "units": config.units, "marker": config.marker},
+            metrics=MetricsLog(folder),
+        )
+        trained = sum(p.numel() for p in stepper.model.parameters() if p.requires_grad)
+        return {**training_facts(last, stepper), "trained_parameters": trained}
+
+    def _save(self, variant: str, model: Any, folder: Path) -> None:
+        from contentrope.hf.saving import save_pretrained
+        from experiments.retrofit.models import save_plain
+
+        if isinstance(parse_conversion(variant), Addresses):
+            save_pretrained(model.model, folder, self.tokenizer)
+        else:
+            save_plain(model.model, self.tokenizer, folder)
+
+    def _evaluate(self, variant: str, seed: int, model: Any, tell: Tell) -> dict[str, Any]:
+        began, held_out = time.perf_counter(), self.ids.held_out
+        scored, at_once = self.config.scored_tokens(len(held_out)), min(16384, MOST_LOGITS // len(self.tokenizer))
+        by_length = {}
+        for length in self.config.lengths:
+            value = perplexity(model, held_out, length, max_tokens=scored, batch_tokens=at_once)
+            by_length[str(length)] = finite_or_none(value)
+            tell(Evaluated(variant, seed, f"{shown(by_length[str(length)])} at {length:,}"))
+        return {"perplexity": by_length, "evaluation_seconds": time.perf_counter() - began}
+
+
+def _about(model: torch.nn.Module, device: str) -> dict[str, Any]:
+    import transformers
+
+    versions = environment(device) | {"transformers": transformers.__version__}
+    return {"parameters": sum(parameter.numel() for parameter in model.parameters()), "environment": versions}
+
+
+def in_short(by_length: dict[str, float | None]) -> str:
+    """
+    >>> in_short({"256": 4.2, "512": None})
+    'perplexity 4.20 at 256, inf at 512'
+    """
+    return "perplexity " + ", ".join(f"{shown(value)} at {int(length):,}" for length, value in by_length.items())

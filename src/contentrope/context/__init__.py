@@ -1,0 +1,6 @@
+"""What one forward pass knows, for all layers alike: rotations, who sees whom, and the cache; made once per call."""
+
+from contentrope.context.addressed import AddressedContext
+from contentrope.context.chunk import Chunk, Context, PlainContext, Projected
+
+__all__ = ["AddressedContext", "Chunk", "Context", "PlainContext", "Projected"]
