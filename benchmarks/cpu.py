@@ -20,6 +20,11 @@ from contentrope.corpora.stdlib import standard_library_text
 from contentrope.results import environment, write_json
 
 PAPER = {"vocab_size": 65, "dim": 128, "layers": 4, "heads": 4}
+SCHEMES: dict[str, dict[str, Any]] = {
+    "content": {},
+    "content, competition 1": {"competition": 1.0},
+    "content, window 128": {"window": 128, "competition": 1.0},
+}
 TARGETS = {"train_256": 1.25, "train_1024": 1.5, "decode_4096": 1.10, "memory_256": 1.3, "memory_1024": 1.3}
 
 
@@ -127,10 +132,10 @@ def main() -> None:
     parser.add_argument("--threads", type=positive, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    schemes = {"content": {}, "content, competition 1": {"competition": 1.0}}
-    results = measure(arguments.repeats, schemes)
+    results = measure(arguments.repeats, SCHEMES)
     config = {
         "model": PAPER,
+        "schemes": SCHEMES,
         "batch": 16,
         "repeats": arguments.repeats,
         "threads": arguments.threads,

@@ -27,6 +27,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "content": {},
     "content, competition 1": {"competition": 1.0},
     "content, competition learned": {"competition": 1.0, "learn_competition": True},
+    "content, window 1024": {"window": 1024, "competition": 1.0},
 }
 
 
@@ -41,7 +42,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for cached in options.cached:
             ids = lines_of_text(1, cached + options.tokens + 1).to(options.device)
             plain = work("rope", size, ids, options)
-            for name, scheme_options in SCHEMES.items():
+            for name, scheme_options in ((name, SCHEMES[name]) for name in options.schemes):
                 ours = work("content", size, ids, options, **scheme_options)
                 row = paired_seconds(ours, plain, repeats=options.repeats)
                 for side in ("ours", "baseline"):
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["85m"])
     parser.add_argument("--cached", nargs="+", type=positive, default=[4096])
+    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
     parser.add_argument("--tokens", type=positive, default=64, help="decoded in one run")
     parser.add_argument("--repeats", type=positive, default=9)
     parser.add_argument("--out", type=result_file)
@@ -66,7 +68,8 @@ def main() -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")
     config = {name: value for name, value in vars(options).items() if name != "out"}
-    config |= {"models": {size: SIZES[size] for size in options.sizes}, "schemes": SCHEMES, "seed": 0}
+    config |= {"models": {size: SIZES[size] for size in options.sizes}, "seed": 0}
+    config["schemes"] = {name: SCHEMES[name] for name in options.schemes}
     device = options.device.split(":")[0]
     data = {"benchmark": f"decode-{device}", "config": config, "environment": environment(options.device)}
     data["results"] = measure(options)

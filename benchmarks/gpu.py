@@ -1,10 +1,11 @@
 """Cost of addressed attention on a GPU, as a ratio to plain causal SDPA in the same run.
 
-    python -m benchmarks.gpu --backend flex|fused [--out results/benchmark-BACKEND-gpu.json]
+    python -m benchmarks.gpu --backend flex|fused [--windows 0 1024] [--out results/benchmark-BACKEND-gpu.json]
 
 Both sides get what a layer's projection gives, queries, keys and values side by side, and rotate queries and keys; ours
 also applies the addresses, learns them, and prepares what the backend wants to know of the units. The cosines and sines
-of positions and addresses are there before: all layers share them.
+of positions and addresses are there before: all layers share them. With a window the fused side rotates near and far
+queries, near and addressed keys.
 
 Everything is timed twice: called from Python, where short texts wait for their kernels to be started, and replayed as a
 CUDA graph (``graph_``), which is what the GPU takes.
@@ -27,7 +28,7 @@ from contentrope.attention import PairRule, fused
 from contentrope.results import environment, write_json
 from contentrope.rotary import PositionRotations, Rotation, inverse_frequencies, rotate
 
-HEADS, HEAD_DIM, TOKENS, UNIT = 16, 64, 32768, 40
+HEADS, HEAD_DIM, TOKENS, UNIT, LONGEST = 16, 64, 32768, 40, 256
 
 
 def rotations(positions: torch.Tensor, bound: int) -> Rotation:
@@ -49,11 +50,11 @@ def by_flex(projected: torch.Tensor, local: Rotation, angles: torch.Tensor, unit
 
 
 def by_fused(
-    projected: torch.Tensor, places: fused.FusedRotations, angles: torch.Tensor, units: cr.Units
+    projected: torch.Tensor, places: fused.FusedRotations, angles: torch.Tensor, units: cr.Units, window: int
 ) -> torch.Tensor:
     """As a layer of a model does it."""
-    places = places._replace(angles=angles)
-    return fused.attend_packed(projected, HEADS, places, "half", PairRule.among(units), scale=HEAD_DIM**-0.5)
+    places, rule = places._replace(angles=angles), PairRule.among(units, window)
+    return fused.attend_packed(projected, HEADS, places, "half", rule, scale=HEAD_DIM**-0.5)
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
@@ -84,23 +85,33 @@ def milliseconds(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def at_length(seq: int, repeats: int, backend: str) -> dict[str, Any]:
+def places_of(
+    local: Rotation, by_unit: torch.Tensor, units: cr.Units, by_position: Rotation, window: int
+) -> fused.FusedRotations:
+    """How the fused side rotates: what all layers share."""
+    if not window:
+        return fused.rotations_of(local, by_unit, units.unit, units.closes)
+    far_query = rotations(window + units.local, window + LONGEST)
+    return fused.rotations_of(local, by_unit, units.unit, units.closes, near=by_position, far_query=far_query)
+
+
+def at_length(seq: int, repeats: int, backend: str, window: int) -> dict[str, Any]:
     batch = max(1, TOKENS // seq)
     projected = torch.randn(batch, seq, 3 * HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     grad = torch.randn(batch, HEADS, seq, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     ids = (torch.rand(batch, seq, device="cuda") > 1 / UNIT).long()
-    units = cr.segment(ids, cr.Terminators({0}))
+    units = cr.segment(ids, cr.Terminators({0}), max_length=LONGEST)
     by_unit = torch.randn(batch, seq, HEADS, HEAD_DIM // 2, device="cuda")
     by_token = by_unit.gather(1, units.unit[..., None, None].expand_as(by_unit)).requires_grad_()
     by_position = rotations(torch.arange(seq, device="cuda")[None], seq)
-    local = rotations(units.local, 256)
-    ours = by_fused if backend == "fused" else by_flex
-    places = fused.rotations_of(local, by_unit, units.unit, units.closes) if backend == "fused" else local
-    sides = {
-        "baseline": (torch.compile(plain), (projected, by_position), (projected,)),
-        "ours": (torch.compile(ours), (projected, places, by_token, units), (projected, by_token)),
-    }
-    row: dict[str, Any] = {"seq": seq, "batch": batch}
+    local = rotations(units.local, LONGEST)
+    if backend == "fused":
+        places = places_of(local, by_unit, units, by_position, window)
+        ours = torch.compile(by_fused), (projected, places, by_token, units, window), (projected, by_token)
+    else:
+        ours = torch.compile(by_flex), (projected, local, by_token, units), (projected, by_token)
+    sides = {"baseline": (torch.compile(plain), (projected, by_position), (projected,)), "ours": ours}
+    row: dict[str, Any] = {"seq": seq, "window": window, "batch": batch}
     for side, (function, arguments, learned) in sides.items():
 
         def forward(function: Any = function, arguments: Any = arguments) -> torch.Tensor:
@@ -126,13 +137,17 @@ def main() -> None:
     parser.add_argument("--out", type=result_file)
     parser.add_argument("--repeats", type=positive, default=20)
     parser.add_argument("--lengths", type=positive, nargs="+", default=[1024, 8192, 32768])
+    parser.add_argument("--windows", type=int, nargs="+", default=[0], help="near windows in tokens; 0: none")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this benchmark needs a CUDA device; for the CPU run python -m benchmarks.cpu")
+    if arguments.backend == "flex" and any(arguments.windows):
+        parser.error("windows are timed with --backend fused")
     torch.manual_seed(0)
-    rows = [at_length(seq, arguments.repeats, arguments.backend) for seq in arguments.lengths]
+    lengths = [(window, seq) for window in arguments.windows for seq in arguments.lengths]
+    rows = [at_length(seq, arguments.repeats, arguments.backend, window) for window, seq in lengths]
     config = {"heads": HEADS, "head_dim": HEAD_DIM, "tokens": TOKENS, "unit": UNIT, "dtype": "bfloat16", "seed": 0}
-    config["repeats"] = arguments.repeats
+    config |= {"longest_unit": LONGEST, "repeats": arguments.repeats}
     data = {
         "benchmark": f"{arguments.backend}-gpu",
         "config": config,

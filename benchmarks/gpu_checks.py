@@ -30,6 +30,7 @@ from contentrope.results import environment, write_json
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
     "tests/attention/test_gpu.py",
+    "tests/kernels/attention/test_decode.py",
     "tests/kernels/attention/test_packed.py",
     "tests/kernels/test_rotary.py",
     "tests/kernels/test_rotary_sums.py",

@@ -29,8 +29,10 @@ SIZES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
     "30m": {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8},
     "100m": {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12},
-}
-VOCABULARY = {"tiny": 64, "30m": 16384, "100m": 16384}
+    "135m": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+             "num_key_value_heads": 3},
+}  # fmt: skip
+VOCABULARY = {"tiny": 64, "30m": 16384, "100m": 16384, "135m": 49152}
 
 
 def model_of(options: argparse.Namespace, *, attached: bool) -> Any:
@@ -44,7 +46,8 @@ def model_of(options: argparse.Namespace, *, attached: bool) -> Any:
     )
     model = LlamaForCausalLM(config).to(options.device, getattr(torch, weights_dtype(options)))
     if attached:
-        chf.attach(model, units={TERMINATOR}, backend=options.backend, competition=options.competition)
+        given = {"window": options.window, "competition": options.competition, "backend": options.backend}
+        chf.attach(model, units={TERMINATOR}, **given)
         with torch.no_grad():  # a trained model has addresses; zero ones are cheaper
             for weight in model.contentrope.parameters():
                 weight.add_(0.05 * torch.randn_like(weight))
@@ -152,6 +155,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=positive, default=64, help="decoded in one run")
     parser.add_argument("--unit-length", type=positive, default=32, help="a unit ends every so many tokens")
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--window", type=int, default=0, help="near window in tokens; 0: none")
     parser.add_argument("--competition", type=float, default=0.0)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--repeats", type=positive, default=9)

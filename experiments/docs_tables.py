@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.facts import CONDITIONS
 from experiments.facts.plot import HIT, PAPER, order_table, row_table, scaling_table, scores
 from experiments.growth.plot import length_table, lengths
 from experiments.report import markdown, write_figure
@@ -72,7 +73,7 @@ def timing(results: Results) -> list[Table]:
     return [overhead_table(results, name) for name in accelerations(results)]
 
 
-CONDITIONS, EXPONENTS = ("single fact", "same entities", "same relation"), ("0", "0.5", "1")
+EXPONENTS = ("0", "0.5", "1")
 INITIALISATIONS, LAYOUTS = ("small", "linear", "torch", "torch-all"), ("end", "apart", "bar")
 
 
@@ -136,6 +137,7 @@ DECODED = {
     "content": "no exponent",
     "content, competition 1": "exponent 1",
     "content, competition learned": "exponents learned by layer and head",
+    "content, window 1024": "window 1,024, exponent 1",
 }
 
 
@@ -149,18 +151,33 @@ def cpu(data: Results) -> list[Table]:
 def gpu(data: Results) -> list[Table]:
     """Called from Python, and as CUDA graphs where those were timed."""
     shown = [name for name in GPU_COLUMNS if f"{name}_ratio" in data["results"][0]]
-    rows = [[f"{row['seq']:,}", *(ratio(row[f"{name}_ratio"]) for name in shown)] for row in data["results"]]
-    return [plain(["tokens", *(GPU_COLUMNS[name] for name in shown)], rows)]
+    rows = [
+        [f"{row.get('window', 0):,}", f"{row['seq']:,}", *(ratio(row[f"{name}_ratio"]) for name in shown)]
+        for row in data["results"]
+    ]
+    return [plain(["window", "tokens", *(GPU_COLUMNS[name] for name in shown)], rows)]
 
 
 def decode(data: Results) -> list[Table]:
-    """By exponent: the ratio with its quartiles, and of the GPU's own work."""
-    (size,), (cached,) = data["config"]["sizes"], data["config"]["cached"]
-    rows = []
-    for name, words in DECODED.items():
+    """By scheme: the ratio with its quartiles, and of the GPU's own work."""
+    (size,), rows = data["config"]["sizes"], []
+    for cached, name in ((cached, name) for cached in data["config"]["cached"] for name in data["config"]["schemes"]):
         found = {key: ratio(value, 3) for key, value in data["results"][f"{name}, {size}, {cached}"].items()}
-        rows.append([words, found["ratio"], f"{found['ratio_low']} to {found['ratio_high']}", found["busy_ratio"]])
-    return [plain(["competition", "decode step", "interquartile range", "the GPU's own work"], rows)]
+        quartiles = f"{found['ratio_low']} to {found['ratio_high']}"
+        rows.append([f"{cached:,}", DECODED[name], found["ratio"], quartiles, found["busy_ratio"]])
+    return [plain(["cached", "competition", "decode step", "interquartile range", "the GPU's own work"], rows)]
+
+
+def hf_training(files: Sequence[Results]) -> list[Table]:
+    """Steps of attached models, against those untouched; and of the GPU's own work."""
+    rows = []
+    for config, found in ((data["config"], data["results"]) for data in files):
+        ratios = found["ratio"], found["busy_ratio"], found["ours_peak_bytes"] / found["baseline_peak_bytes"]
+        how = "compiled" if config["compile"] else "not compiled"
+        what = f"{config['batch']} x {config['context']:,}", f"{config['window']:,}", how
+        times = (f"{1e3 * found[f'{side}_seconds']:.0f} ms" for side in ("ours", "baseline"))
+        rows.append([*what, *times, *map(ratio, ratios)])
+    return [plain(["rows", "window", "", "attached", "untouched", "ratio", "the GPU's own work", "memory"], rows)]
 
 
 def addresses(data: Results) -> list[Table]:
@@ -198,18 +215,22 @@ def rounding(files: Sequence[Results]) -> list[Table]:
 
 # --- documents -----------------------------------------------------------------------------------------------------
 
-SECTIONS: dict[str, tuple[str, Callable[[Any], list[Table]]]] = {
+SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] = {
     "cpu": ("benchmark-cpu.json", cpu),
     "gpu": ("benchmark-fused-gpu.json", gpu),
+    "gpu-window": ("benchmark-fused-window-gpu.json", gpu),
     "decode": ("benchmark-decode-cuda.json", decode),
+    "decode-window": ("benchmark-decode-window-cuda.json", decode),
+    "hf-window": (
+        ("benchmark-hf-train-window-2048-cuda.json", "benchmark-hf-train-window-8192-cuda.json"),
+        hf_training,
+    ),
     "flex": ("benchmark-flex-gpu.json", gpu),
     "quick": ("shakespeare-quick.json", lambda results: [length_table(results)]),
     "paper": ("shakespeare-paper.json", lambda results: [length_table(results)]),
-    "summary": (
-        "shakespeare-paper.json",
-        lambda results: [length_table(results, ["content", "random", "alibi", "rope"])],
-    ),
+    "summary": ("shakespeare-paper.json", growth_summary),
     "beyond": ("shakespeare-beyond.json", growth_beyond),
+    "growth-search": ("growth-search.json", growth_beyond),
     "facts": ("facts-quick.json", lambda results: [row_table(results)]),
     "facts-paper": ("facts-paper.json", facts_paper),
     "facts-beyond": ("facts-beyond.json", facts_beyond),
@@ -222,7 +243,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], list[Table]]]] = {
     "training": ("benchmark-training-gpu.json", training),
     "rounding": ("fuzz", rounding),
 }
-"""By the name between ``<!-- name -->`` and ``<!-- /name -->``: a result file, or a folder of them, and its tables."""
+"""By the name between ``<!-- name -->`` and ``<!-- /name -->``: a result file, several, or a folder; and its tables."""
 
 
 class Figure(NamedTuple):
@@ -234,9 +255,7 @@ class Figure(NamedTuple):
 
 
 FIGURES = {
-    "readme": Figure(
-        "retrofit-paper", "curve", ("untouched", "content", "content:anchors=[1]", "ntk:factor=16", "yarn:factor=16")
-    ),
+    "readme": Figure("retrofit-paper", "curve", ("untouched", "content", "ntk:factor=16", "yarn:factor=16")),
     "shakespeare-paper": Figure("shakespeare-paper", "curve"),
     "shakespeare-beyond": Figure("shakespeare-beyond", "curve"),
     "facts-paper": Figure("facts-paper", "hits"),
@@ -250,7 +269,10 @@ FIGURES = {
 def section(name: str, root: Path = ROOT) -> str:
     """The tables of a section, with a title where they have different ones."""
     file, make = SECTIONS[name]
-    found = make(_read(root / "results" / file))
+    data = (
+        [_read(root / "results" / name) for name in file] if isinstance(file, tuple) else _read(root / "results" / file)
+    )
+    found = make(data)
     titled = len({table.title for table in found}) > 1
     return "\n\n".join(f"{table.title}:\n\n{markdown(table)}" if titled else markdown(table) for table in found)
 

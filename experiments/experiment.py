@@ -92,9 +92,12 @@ def require_lists(config: Any, *names: str, may_be_empty: tuple[str, ...] = ()) 
 def require_integers(config: Any, **least: int) -> None:
     """Refuse settings that are no integers, or less than the least they may be."""
     for name, smallest in least.items():
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-            raise InputError(f"{name} must be an integer of at least {smallest}, got {value!r}")
+        require_integer(name, getattr(config, name), smallest)
+
+
+def require_integer(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def require_choices(config: Any, **choices: tuple[str, ...]) -> None:

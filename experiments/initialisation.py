@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import nn
 
-from contentrope.errors import InputError
 from contentrope.model import Transformer
 
 Initialisation = Literal["small", "linear", "torch", "torch-all"]
@@ -37,8 +36,3 @@ def _part(name: str, module: nn.Module) -> str:
     if name.startswith("scheme."):
         return "address"
     return "embedding" if isinstance(module, nn.Embedding) else "linear"
-
-
-def check_initialisation(kind: str) -> None:
-    if kind not in get_args(Initialisation):
-        raise InputError(f"initialisation must be one of {', '.join(get_args(Initialisation))}; got {kind!r}")

@@ -26,7 +26,7 @@ from experiments import drawing
 from experiments.drawing import Plot
 from experiments.facts import plot as facts
 from experiments.growth import plot as growth
-from experiments.results import ResultError, Results, all_runs, missing, read, seeds
+from experiments.results import ResultError, Results, all_runs, is_gone, missing, read, seeds
 from experiments.retrofit import plot as retrofit
 from experiments.tables import Cell, Table
 from experiments.timing import plot as timing
@@ -151,8 +151,8 @@ def _sections(tables: Sequence[Table], plots: Sequence[Plot]) -> list[Section]:
 
 
 def command(results: Results) -> str:
-    """The command that repeats the experiment: the options it was given, or what its preset tells."""
-    asked, names = results.get("asked"), results["config"].get("variants") or ()
+    """The command that repeats the experiment, as far as this version can: the options it was given, or its preset."""
+    asked, names = results.get("asked"), [n for n in results["config"].get("variants") or () if not is_gone(n)]
     parts = ["python", "-m", "experiments", results["experiment"]]
     if isinstance(asked, list):
         parts += [*map(str, asked), *(["--variants", *names] if names else [])]

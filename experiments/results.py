@@ -17,6 +17,10 @@ OLD_NAMES = {"shakespeare": "growth", "context-growth": "growth"}
 """Of experiments, in files of before."""
 COMMA_BETWEEN_OPTIONS = re.compile(r",(?![^\[]*\])")
 """In a variant's name; a list has commas of its own."""
+GONE = {"anchors"}
+"""Options of 0.1: variants with them are shown, but cannot be run any more."""
+SINCE = {"config": {"initialisation": "small"}, "training": {"schedule": "cosine"}}
+"""Settings of growth that files of 0.1 do not name yet: what held then."""
 
 
 class ResultError(ValueError):
@@ -39,7 +43,16 @@ def read(path: Path) -> Results:
     if name not in EXPERIMENTS:
         wanted = ", ".join(EXPERIMENTS)
         raise ResultError(f"{path} is no result of an experiment: 'experiment' is {named!r}, not one of {wanted}")
-    return {**results, "experiment": name}
+    return _with_later({**results, "experiment": name})
+
+
+def _with_later(results: Results) -> Results:
+    """With the settings of :data:`SINCE`, where the file has settings at all."""
+    config = results.get("config") if results["experiment"] == "growth" else None
+    if not isinstance(config, dict) or not isinstance(config.get("training"), dict):
+        return results
+    training = SINCE["training"] | config["training"]
+    return {**results, "config": SINCE["config"] | config | {"training": training}}
 
 
 # --- variants and runs ---------------------------------------------------------------------------------------------
@@ -75,6 +88,11 @@ def missing(results: Results) -> list[str]:
         left = [str(seed) for seed in seeds(results) if str(seed) not in done]
         found += [f"{variant}, seed {', '.join(left)}"] if left else []
     return found
+
+
+def is_gone(variant: str) -> bool:
+    """Whether this version has the variant no more."""
+    return not GONE.isdisjoint(scheme_and_options(variant)[1])
 
 
 def scheme_and_options(variant: str) -> tuple[str, dict[str, str]]:

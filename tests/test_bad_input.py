@@ -41,13 +41,6 @@ def test_the_input_the_tests_below_spoil_is_good() -> None:
     assert cr.addressed_attention(**attention_input()).shape == (2, 4, 5, 8)
 
 
-def test_memory_units_cannot_be_spared() -> None:
-    given, ids = attention_input(), random_ids(2, 5)
-    given["units"] = cr.segment(ids, cr.Terminators({TERMINATOR}), memory=torch.ones_like(ids, dtype=torch.bool))
-    with pytest.raises(cr.InputError, match=r"spare \(1, 0\) gives units an order, memory units have none"):
-        cr.addressed_attention(**given, spare=(1, 0))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -65,9 +58,6 @@ def test_memory_units_cannot_be_spared() -> None:
         ({"angles": torch.zeros(2, 5, 2, 0)}, r"angles must be .*pairs <= 4\), got \(2, 5, 2, 0\)"),
         ({"angles": torch.zeros(2, 5, 8)}, r"angles must be .* got \(2, 5, 8\)"),
         ({"competition": torch.zeros(2)}, r"competition must be one number or 4 \(one per head\), got \(2,\)"),
-        ({"spare": (1,)}, r"spare \(1,\) must be 2 whole numbers of at least 0, one per key/value head"),
-        ({"spare": (1, -1)}, r"spare \(1, -1\) must be 2 whole numbers of at least 0"),
-        ({"spare": (True, 1)}, r"spare \(True, 1\) must be 2 whole numbers of at least 0"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"dropout": -0.5}, r"dropout must be in \[0, 1\), got -0.5"),
         ({"units": attention_input(seq=6)["units"]}, r"units are \(2, 6\) but q has batch 2 and seq 5"),

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
+from contentrope.attention import pairs
 from contentrope.context import AddressedContext
-from tests.support import ANCHORED, KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, VOCABULARY, lively_model, random_ids
+from tests.support import KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, VOCABULARY, WINDOWED, lively_model, random_ids
 
 MARKER = VOCABULARY - 1
 BEYOND_TWO_TILES = 150
@@ -24,7 +25,7 @@ BACKENDS = ("reference", "tiled")
 # Backends are a matter of addressed attention; the other schemes never ask for one.
 scheme_and_backend = pytest.mark.parametrize(
     ("scheme", "backend"),
-    [(name, backend) for name in VARIANTS for backend in (BACKENDS if name in (*KNOW_MEMORY, ANCHORED) else ("auto",))],
+    [(name, backend) for name in VARIANTS for backend in (BACKENDS if name in KNOW_MEMORY else ("auto",))],
 )
 addressed = pytest.mark.parametrize("scheme", KNOW_MEMORY)
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -149,7 +150,7 @@ def test_a_later_marker_makes_no_earlier_unit_a_reader(scheme: str, backend: str
 
 @pytest.mark.parametrize(
     ("scheme", "name"),
-    [*((scheme, "ends") for scheme in (*READ_UNITS, ANCHORED)), *((scheme, "memory") for scheme in KNOW_MEMORY)]
+    [*((scheme, "ends") for scheme in READ_UNITS), *((scheme, "memory") for scheme in KNOW_MEMORY)]
     + [(scheme, "valid") for scheme in VARIANTS],
 )
 @dtypes
@@ -192,8 +193,8 @@ def test_no_gradient_reaches_an_earlier_logit_from_a_later_embedding(scheme: str
 class LeakyContext(AddressedContext):
     """The paper's formula taken at its word: every query carries the address of its own unit, open or not."""
 
-    def _address(self, by_slot: Tensor) -> None:
-        super()._address(by_slot)
+    def _set_rotations(self, by_slot: Tensor | None) -> None:
+        super()._set_rotations(by_slot)
         assert self.addressed_rotation is not None
         self.query_rotation = self.addressed_rotation
         self.rule = replace(self.rule, closes=torch.ones_like(self.rule.closes), memo={})
@@ -207,6 +208,22 @@ def test_addresses_of_open_units_leak_the_future(
 ) -> None:
     monkeypatch.setattr("contentrope.schemes.addressed.AddressedContext", LeakyContext)
     model, ids = lively_model("content", dtype=dtype, backend=backend), random_ids(2, seq)
+    with pytest.raises(AssertionError, match="changes what came before"):
+        check_causal(model, ids, several_times(seq))
+
+
+@backends
+@pytest.mark.parametrize("seq", [23, BEYOND_TWO_TILES])
+def test_open_units_outside_the_window_leak_the_future(backend: str, seq: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that has no room but for the token itself: the rest of its unit is read at the address."""
+    window_of = pairs.near_window
+
+    def too_narrow(*given: Any) -> pairs.Near:
+        near = window_of(*given)
+        return near._replace(begin=torch.minimum(near.begin + 7, torch.arange(seq)))
+
+    monkeypatch.setattr(pairs, "near_window", too_narrow)
+    model, ids = lively_model(WINDOWED, backend=backend), random_ids(2, seq)
     with pytest.raises(AssertionError, match="changes what came before"):
         check_causal(model, ids, several_times(seq))
 

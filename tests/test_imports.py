@@ -24,7 +24,7 @@ LAYERS = (
     {"config", "devices", "errors", "files", "outputs", "sealed", "version"},
     {"rotary", "stacked", "units"},
     {"kernels"},
-    {"address", "anchors", "attention", "cache", "parallel"},
+    {"address", "attention", "cache", "parallel", "window"},
     {"context"},
     {"schemes"},
     {"model"},

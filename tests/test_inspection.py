@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from contentrope import schemes
 from contentrope.inspection import attention_weights
-from tests.support import ANCHORED, lively_model, random_ids
+from tests.support import lively_model, random_ids
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
-@pytest.mark.parametrize("scheme", [*schemes.names(), ANCHORED])
+@pytest.mark.parametrize("scheme", schemes.names())
 def test_the_weights_are_those_the_model_reads_its_values_with(scheme: str, kv_heads: int) -> None:
     """The first block of a model whose attention is passed on as it is, and nothing else added."""
     model, ids = lively_model(scheme, kv_heads=kv_heads), random_ids(2, 31)

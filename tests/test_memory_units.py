@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import contentrope as cr
-from tests.support import TERMINATOR, VOCABULARY, lively_model
+from tests.support import TERMINATOR, VOCABULARY, WINDOWED, lively_model
 
 TOLERANCE = 1e-12
 """Of logits of about 4. Rounding grows with the weights: tests/fuzz measures by how much."""
@@ -35,6 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "reference": {"scheme": "content", "backend": "reference"},
     "competition": {"scheme": "content", "options": {"competition": 1.0}},
     "sharpness": {"scheme": "content", "options": {"competition": 1.0, "sharpness": 0.5}},
+    "window": {"scheme": WINDOWED},
     "grouped queries": {"scheme": "content", "kv_heads": 1, "rotary": cr.RotaryConfig(pairs="interleaved")},
 }
 any_model = pytest.mark.parametrize("made_with", MODELS.values(), ids=MODELS)
@@ -167,13 +168,13 @@ def test_unmarked_units_do_not_keep_their_keys_and_values(
 
 @any_model
 @settings(max_examples=15)
-@given(memories)
-def test_a_memory_unit_is_the_same_alone(made_with: dict[str, Any], memory: list[Unit]) -> None:
-    """So it can be read once and used in any context."""
+@given(memories, questions)
+def test_a_memory_unit_is_the_same_alone(made_with: dict[str, Any], memory: list[Unit], question: Unit) -> None:
+    """So it can be read once and used in any context. A question follows, as a window lets nobody leave before."""
     model = lively_model(**made_with)
-    _, together = read(model, memory, len(memory))
-    alone = [read(model, [unit], 1)[1][0] for unit in memory]
-    assert all(gap(a, b) <= TOLERANCE for a, b in zip(together, alone, strict=True))
+    _, together = read(model, [*memory, question], len(memory))
+    alone = [read(model, [unit, question], 1)[1][0] for unit in memory]
+    assert all(gap(a, b) <= TOLERANCE for a, b in zip(together[:-1], alone, strict=True))
 
 
 # --- The mark ---

@@ -215,3 +215,16 @@ def test_angles_are_kept_in_float32_at_least() -> None:
     assert at_least_float32(torch.bfloat16) == at_least_float32(torch.float16) == torch.float32
     assert at_least_float32(torch.float32) == torch.float32
     assert at_least_float32(torch.float64) == torch.float64
+
+
+def test_positions_from_an_origin_need_no_table_of_those_before_it() -> None:
+    frequencies = inverse_frequencies(RotaryConfig(), 2, 8)
+    rotations, near_zero = PositionRotations(frequencies), PositionRotations(frequencies)
+    origin, positions = 10**9, torch.tensor([[0, 3, 7]])
+    found = rotations.at(positions, torch.float64, bound=8, origin=origin)  # that many rows would not fit
+    exact = rotation_of((origin + positions)[..., None, None] * frequencies)
+    torch.testing.assert_close(found.cos, exact.cos, rtol=0, atol=1e-15)
+    torch.testing.assert_close(found.sin, exact.sin, rtol=0, atol=1e-15)
+    # Positions from zero are not read from the same table.
+    again = rotations.at(positions, torch.float64, bound=8)
+    assert torch.equal(again.cos, near_zero.at(positions, torch.float64, bound=8).cos)

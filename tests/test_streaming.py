@@ -16,13 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import contentrope as cr
 from contentrope.context.addressed import Reading
 from tests.support import (
-    ANCHORED,
     DRAW_AT_RANDOM,
     KNOW_MEMORY,
+    LEARNED,
     READ_UNITS,
     TERMINATOR,
     VARIANTS,
     VOCABULARY,
+    WINDOW,
+    WINDOWED,
     in_chunks,
     lively_model,
     random_ids,
@@ -37,13 +39,12 @@ CHUNKINGS: dict[str, Sequence[int]] = {"single": (1,), "mixed": (4, 1, 1, 7, 2),
 Masks = dict[str, Tensor]
 
 BACKENDS = ("reference", "tiled")
-ADDRESSED = (*KNOW_MEMORY, ANCHORED)
 
 every_scheme = pytest.mark.parametrize("scheme", VARIANTS)
 # Backends are a matter of addressed attention; the other schemes never ask for one.
 scheme_and_backend = pytest.mark.parametrize(
     ("scheme", "backend"),
-    [(name, backend) for name in VARIANTS for backend in (BACKENDS if name in ADDRESSED else ("auto",))],
+    [(name, backend) for name in VARIANTS for backend in (BACKENDS if name in KNOW_MEMORY else ("auto",))],
 )
 addressed = pytest.mark.parametrize("scheme", KNOW_MEMORY)
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -190,7 +191,7 @@ def test_memory_units_before_a_marker_stream(scheme: str, backend: str, sizes: S
     check_streams(model, ids, sizes, valid=padding("left"))
 
 
-@pytest.mark.parametrize("scheme", [*READ_UNITS, ANCHORED])
+@pytest.mark.parametrize("scheme", READ_UNITS)
 @backends
 @chunkings
 def test_the_callers_ends_stream(scheme: str, backend: str, sizes: Sequence[int]) -> None:
@@ -200,7 +201,7 @@ def test_the_callers_ends_stream(scheme: str, backend: str, sizes: Sequence[int]
     assert not torch.equal(at_once(model, ids, ends=ends), at_once(model, ids))
 
 
-@pytest.mark.parametrize("scheme", [*READ_UNITS, ANCHORED])
+@pytest.mark.parametrize("scheme", READ_UNITS)
 def test_the_callers_ends_may_stop_and_start(scheme: str) -> None:
     """Chunks without ends fall back on the terminators; the unit that is open meanwhile goes on."""
     model, ids, ends = lively_model(scheme), random_ids(BATCH, SEQ), random_mask(0.3, 5)
@@ -230,7 +231,18 @@ def test_marks_and_padding_may_begin_with_a_later_chunk(scheme: str) -> None:
     torch.testing.assert_close(found, at_once(model, ids, memory=memory, valid=valid), rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("scheme", ["content", "rope", "alibi"])
+@pytest.mark.parametrize("scheme", ["random", "local"])
+@pytest.mark.parametrize("kind", [None, "ragged"], ids=["no padding", "ragged"])
+@pytest.mark.parametrize("options", [WINDOW, {**LEARNED, "window": 3}], ids=["fixed", "learned"])
+@chunkings
+def test_a_window_streams_at_other_addresses(
+    scheme: str, sizes: Sequence[int], kind: str | None, options: dict[str, Any]
+) -> None:
+    masks = {"valid": padding(kind)} if kind else {}
+    check_streams(lively_model(scheme, options=options), random_ids(BATCH, SEQ), sizes, **masks)
+
+
+@pytest.mark.parametrize("scheme", ["content", WINDOWED, "rope", "alibi"])
 @backends
 def test_long_texts_stream_across_tiles(scheme: str, backend: str) -> None:
     model = lively_model(scheme, backend=backend, layers=2, max_unit_length=40)
@@ -246,9 +258,17 @@ def test_long_texts_stream_across_tiles(scheme: str, backend: str) -> None:
     st.booleans(),
     st.booleans(),
     st.sampled_from([0.0, 1.0]),
+    st.sampled_from([0, 0, 1, 2, 4, 7, 30]),
 )
 def test_any_chunking_of_any_units_streams(
-    backend: str, sizes: list[int], seed: int, end_rate: float, marked: bool, padded: bool, competition: float
+    backend: str,
+    sizes: list[int],
+    seed: int,
+    end_rate: float,
+    marked: bool,
+    padded: bool,
+    competition: float,
+    window: int,
 ) -> None:
     ids = random_ids(2, 18, seed=seed)
     masks = {"ends": random_mask(end_rate, seed, (2, 18))}
@@ -256,14 +276,14 @@ def test_any_chunking_of_any_units_streams(
         masks["memory"] = random_mask(0.5, seed + 1, (2, 18))
     if padded:
         masks["valid"] = random_mask(0.7, seed + 2, (2, 18))
-    model = lively_model("content", backend=backend, layers=2, options={"competition": competition})
-    check_streams(model, ids, sizes, **masks)
+    options = {"competition": competition, "window": window}
+    check_streams(lively_model("content", backend=backend, layers=2, options=options), ids, sizes, **masks)
 
 
 # --- GPU syncs ---
 
 
-@pytest.mark.parametrize("scheme", ADDRESSED)
+@pytest.mark.parametrize("scheme", KNOW_MEMORY)
 @pytest.mark.parametrize("sizes", [(1,), (4, 1, 1, 7, 2, 1, 1, 1)], ids=["single", "mixed"])
 def test_a_row_alone_of_which_it_is_known_where_its_units_began_streams(scheme: str, sizes: Sequence[int]) -> None:
     check_streams(lively_model(scheme), random_ids(1, SEQ), sizes)
@@ -290,12 +310,14 @@ def test_a_token_that_ends_no_unit_is_known_by_its_id_alone(scheme: str, rows: i
     model(torch.full((rows, 5), ordinary), cache=cache)
     model(torch.full((rows, 1), ordinary), cache=cache)  # where the open unit began is read back here
     times = []
-    for token in (ordinary, model.config.terminators[0], ordinary):
+    for token in (ordinary, model.config.terminators[0], ordinary, ordinary):
         with Asked() as asked:
             model(torch.full((rows, 1), token), cache=cache)
         times.append(asked.times)
-    assert times[0] == times[2] == 0
-    assert times[1] > 0 or scheme != "content"  # addresses are checked: the count can see something
+    assert times[0] == times[3] == 0
+    # Addresses are checked when a unit ends, or leaves the window as the next one begins: the count can see something.
+    assert times[1] > 0 or scheme != "content"
+    assert (times[2] > 0) is (scheme == WINDOWED)
 
 
 @pytest.mark.parametrize("scheme", KNOW_MEMORY)
@@ -316,13 +338,12 @@ def test_how_long_the_open_unit_is_is_asked_once_after_a_long_text(scheme: str, 
     assert times[29] > 0  # the longest there may be: the count can see something
 
 
-@pytest.mark.parametrize("options", [{}, {"anchors": (1, 0)}], ids=["plain", "anchors"])
 @pytest.mark.parametrize("prompt", [0, 7])
 def test_a_unit_that_is_known_to_be_completed_whole_is_read_as_any_other(
-    prompt: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    prompt: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the last bit, and so is the cache."""
-    model, ids = lively_model("content", max_unit_length=6, options=options), random_ids(1, 40)
+    model, ids = lively_model("content", max_unit_length=6), random_ids(1, 40)
     whole = []
     known = Reading.completes_all
     found = []
@@ -332,7 +353,8 @@ def test_a_unit_that_is_known_to_be_completed_whole_is_read_as_any_other(
         if prompt:
             model(ids[:, :prompt], cache=cache)
         logits = [model(ids[:, t : t + 1], cache=cache) for t in range(prompt, 40)]
-        found.append([*logits, *(x[:, :40] for x in cache.angles.values()), cache.facts[..., :40], *cache.keys])
+        assert cache.angles is not None
+        found.append([*logits, cache.angles[:, :40], cache.facts[..., :40], *cache.keys])
     assert sum(whole) >= 5, "this way was hardly taken"
     for ours, general in zip(*found, strict=True):
         assert torch.equal(ours, general)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import get_args
 
 from contentrope import schemes
 from contentrope.config import ModelConfig
@@ -11,10 +12,10 @@ from contentrope.errors import InputError
 from contentrope.schemes.variants import parse_variant
 from contentrope.training import TrainConfig
 from contentrope.training.sizes import ModelSize
+from experiments.experiment import require_choices, require_integers, require_lists
 from experiments.facts.generator.sampler import Sampler
 from experiments.facts.generator.sentences import Layout
-from experiments.facts.generator.world import require_integer
-from experiments.initialisation import Initialisation, check_initialisation
+from experiments.initialisation import Initialisation
 
 MOST_EXAMPLES = 10**6
 
@@ -56,20 +57,15 @@ class FactsConfig:
     training: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        for name in ("variants", "exponents", "scaling", "facts"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name, values in (("variants", self.variants), ("exponents", self.exponents), ("scaling", self.scaling)):
-            if len(set(values)) < len(values) or not (values or name != "variants"):
-                raise InputError(f"{name} must name one or more different values, got {values}")
-        least = {"seeds": 1, "examples": 1, "distractors": 0, "order": 0, "world": 0}
-        for name, smallest in least.items():
-            require_integer(name, getattr(self, name), smallest)
+        object.__setattr__(self, "facts", tuple(self.facts))
+        require_lists(self, "variants", "exponents", "scaling", may_be_empty=("exponents", "scaling"))
+        require_integers(self, seeds=1, examples=1, distractors=0, order=0, world=0)
         if max(self.examples, self.order) > MOST_EXAMPLES:
             given = f"examples {self.examples}, order {self.order}"
             raise InputError(f"{given}: at most {MOST_EXAMPLES}, for all are drawn at once; take fewer")
         if len(self.facts) != 2 or not 1 <= self.facts[0] <= self.facts[1]:
             raise InputError(f"facts must be the fewest and the most of an example, such as 1 8; got {self.facts}")
-        check_initialisation(self.initialisation)
+        require_choices(self, initialisation=get_args(Initialisation))
         for name in ("ramp", "answers_after"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise InputError(f"{name} must be a share of training from 0 to 1, got {getattr(self, name)}")

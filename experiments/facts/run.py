@@ -18,7 +18,6 @@ from contentrope.results import finite_or_none
 from contentrope.training import read_metrics
 from contentrope.training.batches import mixed_seed
 from contentrope.training.seeds import seeded
-from experiments import runner as suite
 from experiments.experiment import Evaluated, Experiment, Finished, Tell
 from experiments.facts import CONDITIONS, KINDS, ROWS
 from experiments.facts.batches import FactBatches
@@ -35,11 +34,6 @@ SHOWN = "same relation, chain2, test"
 MANY_TEST_NAMES = 1000
 """Unseen names where there are more distractors than a hundred names have facts."""
 LOSSES_KEPT = 100
-
-
-def run(config: FactsConfig, *where: Any, **how: Any) -> dict[str, Any]:
-    """Train and evaluate every variant, :func:`experiments.runner` says where and how."""
-    return suite.run(Facts(config), *where, **how)
 
 
 @dataclass(frozen=True)

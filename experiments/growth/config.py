@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import get_args
 
 from contentrope.config import ModelConfig
 from contentrope.corpora import CharVocabulary
@@ -10,8 +11,8 @@ from contentrope.errors import InputError
 from contentrope.schemes.variants import parse_variant
 from contentrope.training import TrainConfig
 from contentrope.training.sizes import ModelSize, character_model
-from experiments.experiment import require_integers, require_lists
-from experiments.initialisation import Initialisation, check_initialisation
+from experiments.experiment import require_choices, require_integers, require_lists
+from experiments.initialisation import Initialisation
 
 RECENT = 512
 """Characters of a long window that are scored when the text before them is changed."""
@@ -55,7 +56,7 @@ class GrowthConfig:
             )
         if 0 < self.distant <= RECENT:
             raise InputError(f"distant must be 0 or more than {RECENT}, the characters that count as recent")
-        check_initialisation(self.initialisation)
+        require_choices(self, initialisation=get_args(Initialisation))
         for variant in self.variants:
             parse_variant(variant)
 
@@ -101,15 +102,16 @@ PAPER = GrowthConfig(
 """Appendix A.1 of the paper to the letter, with both layouts of frequencies it leaves open."""
 
 LEARNED = "competition=1,learn_competition=true"
-ANCHORED = "anchors=[0,0,1,1]"
 BEYOND = GrowthConfig(
     variants=(
-        f"content:{LEARNED},noise=0.5,{ANCHORED}",
-        f"content:{LEARNED},{ANCHORED}",
+        f"content:{LEARNED},window=128",
+        f"content:{LEARNED},window=64",
+        f"random:{LEARNED},window=128",
+        f"local:{LEARNED},window=128",
+        f"content:{LEARNED}",
         f"content:{LEARNED},noise=0.5",
         "cope",
         "path",
-        f"random:{LEARNED},{ANCHORED}",
         f"random:{LEARNED}",
         "random",
         "local",

@@ -10,16 +10,15 @@ from typing import Any
 
 from contentrope import schemes
 from contentrope.corpora import Corpus, load_corpus
-from contentrope.evaluation import perplexity, shown, use_of_distant_text
+from contentrope.evaluation import use_of_distant_text
 from contentrope.model import Transformer
-from contentrope.results import finite_or_none
 from contentrope.text_model import save_text_model
 from contentrope.training import Windows
 from contentrope.training.seeds import seeded
 from experiments.experiment import Evaluated, Experiment, Finished, Tell
 from experiments.growth.config import RECENT, GrowthConfig
 from experiments.initialisation import initialiser
-from experiments.models import trained_models
+from experiments.models import in_short, perplexities, trained_models
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Growth(Experiment):
             save_text_model(folder / "model", model, corpus.vocabulary, corpus.description)
             with seeded(seed):  # for schemes that draw at random
                 found = _evaluate(config, variant, seed, model, corpus, tell)
-            tell(Finished(variant, seed, found | facts, _curve(found["perplexity"])))
+            tell(Finished(variant, seed, found | facts, in_short(found["perplexity"])))
 
 
 def corpus_of(config: GrowthConfig) -> Corpus:
@@ -76,13 +75,10 @@ def _evaluate(
     began = time.perf_counter()
     backend, model.backend = model.backend, "tiled"  # the one that need not be compiled for every length
     scored = config.scored_tokens(len(corpus.held_out))
-    by_length = {}
-    for length in (*config.lengths, *(config.once if seed == 0 else ())):
-        limit = scored if length in config.lengths else None
-        value = finite_or_none(perplexity(model, corpus.held_out, length, max_tokens=limit))
-        by_length[str(length)] = value
-        tell(Evaluated(variant, seed, _at(length, value)))
-    run: dict[str, Any] = {"perplexity": by_length}
+    once = config.once if seed == 0 else ()
+    most = {length: scored if length in config.lengths else None for length in (*config.lengths, *once)}
+    found = perplexities(model, corpus.held_out, most, lambda said: tell(Evaluated(variant, seed, said)))
+    run: dict[str, Any] = {"perplexity": found}
     if config.distant:
         run |= use_of_distant_text(
             model, corpus.held_out, config.distant, elsewhere=corpus.training, near=RECENT, max_tokens=scored
@@ -90,15 +86,3 @@ def _evaluate(
     model.backend = backend
     run["evaluation_seconds"] = time.perf_counter() - began
     return run
-
-
-def _curve(by_length: dict[str, float | None]) -> str:
-    return "perplexity " + ", ".join(_at(int(length), value) for length, value in by_length.items())
-
-
-def _at(length: int, value: float | None) -> str:
-    """
-    >>> _at(4096, 2.5), _at(256, None)
-    ('2.50 at 4,096', 'inf at 256')
-    """
-    return f"{shown(value)} at {length:,}"

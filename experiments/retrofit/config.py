@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from contentrope.attention.api import check_window
 from contentrope.errors import InputError
 from contentrope.schemes.base import read_options
 from contentrope.schemes.variants import parse_variant
 from contentrope.training import TrainConfig
+from experiments.experiment import require_choices, require_integers, require_lists
 
 LONGEST_UNIT = 256
 """Tokens; a unit that gets longer ends there."""
@@ -25,6 +27,8 @@ RESCALINGS = ("pi", "ntk", "yarn")
 class Addresses:
     """Content addresses in all layers."""
 
+    window: int = 0
+    """Units that began at most so many tokens back are read at the model's own positions; 0: the own unit alone."""
     positions: Positions = "local"
     """local: counted inside each unit at once; gated: from global to local in the course of training."""
     start: Start = "zero"
@@ -36,19 +40,16 @@ class Addresses:
     """Exponent of the number of units, against which the open unit is weighed."""
     learn_competition: bool = False
     """For each layer and head, from there on."""
-    anchors: tuple[int, ...] = ()
-    """How many units back the one lies from which an open unit goes on, dealt out to the heads; 0: none."""
     rank: int = 16
     """Of LoRA."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("positions", Positions), ("start", Start), ("train", Trained)):
-            if getattr(self, name) not in get_args(choices):
-                raise InputError(f"{name} must be one of {', '.join(get_args(choices))}; got {getattr(self, name)!r}")
+        require_choices(self, positions=get_args(Positions), start=get_args(Start), train=get_args(Trained))
+        check_window(self.window)
+        if self.window and (self.positions, self.start) != ("local", "zero"):
+            raise InputError(f"window={self.window} has the model's own positions; leave out positions= and start=")
         if self.start == "back" and self.positions == "gated":
             raise InputError("start=back is for positions=local: a gate begins with units where the model has them")
-        if any(self.anchors) and (self.positions, self.start) != ("local", "zero"):
-            raise InputError("anchors are for positions=local and start=zero: they say themselves where units begin")
         if self.rank < 1:
             raise InputError(f"rank must be at least 1, got {self.rank}")
 
@@ -72,9 +73,9 @@ class NoChange:
 def parse_conversion(name: str) -> Addresses | Rescaling | NoChange:
     """The options of a conversion, or a refusal that lists those there are.
 
-    >>> options = parse_conversion("content:train=lora,anchors=[0,1]")
-    >>> options.train, options.anchors, options.rank
-    ('lora', (0, 1), 16)
+    >>> options = parse_conversion("content:train=lora,competition=0")
+    >>> options.train, options.competition, options.rank
+    ('lora', 0, 16)
     """
     kinds = {"content": Addresses, "rope": NoChange, **dict.fromkeys(RESCALINGS, Rescaling)}
     scheme = name.partition(":")[0]
@@ -119,13 +120,13 @@ class RetrofitConfig:
         UNTOUCHED,
         "rope",
         "content",
+        "content:window=64",
+        "content:window=128",
+        "content:window=128,train=lora",
+        "content:window=128,train=nothing",
         "content:positions=gated",
         "content:train=lora",
         "content:train=addresses",
-        "content:anchors=[1]",
-        "content:anchors=[0,1]",
-        "content:anchors=[0,1],train=lora",
-        "content:anchors=[1],train=nothing",
         "content:start=back,train=nothing",
         "pi:factor=16",
         "ntk:factor=16",
@@ -156,13 +157,8 @@ class RetrofitConfig:
     """Of the conversion."""
 
     def __post_init__(self) -> None:
-        for name in ("variants", "text", "times"):
-            values = tuple(getattr(self, name))
-            object.__setattr__(self, name, values)
-            if len(set(values)) < len(values) or not values:
-                raise InputError(f"{name} must name one or more different values, got {values}")
-        if isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < 1:
-            raise InputError(f"seeds must be an integer of at least 1, got {self.seeds!r}")
+        require_lists(self, "variants", "text", "times")
+        require_integers(self, seeds=1)
         if min(self.length, *self.times) < 1:
             raise InputError(f"length and times must be at least 1, got {self.length} and {self.times}")
         if not 0.0 < self.gate_share <= 1.0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from contentrope.training import checkpoint as checkpoints
 from contentrope.training.metrics import METRICS
 from contentrope.training.seeds import seeded
 from contentrope.units import Segmenter
+from experiments.models import stepper_for, training_facts
 from experiments.retrofit.config import Addresses, Rescaling, RetrofitConfig, parse_conversion
 
 FACTS = "training.json"
@@ -88,14 +89,10 @@ def _is_there(plan: Pretraining, seed: int) -> bool:
 def _train(
     plan: Pretraining, seed: int, device: str, stepper: Stepper | None, tell: Callable[[StepReport], None]
 ) -> Stepper:
-    """The stepper, one for all seeds: what was compiled for the first serves the others."""
     folder = plan.folder(seed)
     require_own(folder / "model", folder / METRICS)
     fresh = fresh_original(plan.config, seed, len(plan.tokenizer)).to(device)
-    if stepper is None:
-        stepper = Stepper(fresh, replace(plan.config.pretraining, seed=seed))
-    else:
-        stepper.restart(seed, fresh.state_dict())
+    stepper = stepper_for(seed, fresh, plan.config.pretraining, stepper)
     metrics, settings = MetricsLog(folder), plan.settings()
     last = train(
         stepper, plan.batches, checkpoint=folder / "checkpoint", on_step=tell, settings=settings, metrics=metrics
@@ -150,16 +147,6 @@ def save_plain(model: Any, tokenizer: Any, folder: Path) -> None:
         write_folder(folder, write)
 
 
-def training_facts(last: StepReport, stepper: Stepper) -> dict[str, Any]:
-    """What a training took, as JSON."""
-    return {
-        "final_loss": last.loss,
-        "training_seconds": last.seconds,
-        "steps_per_second": last.steps_per_second,
-        "acceleration": stepper.acceleration,
-    }
-
-
 # --- conversions ---------------------------------------------------------------------------------------------------
 
 
@@ -205,7 +192,7 @@ def with_addresses(
 
     ``units`` are what :func:`contentrope.hf.attach` takes: units, marker, max_length.
     """
-    same = {name: getattr(options, name) for name in ("competition", "learn_competition", "anchors")}
+    same = {name: getattr(options, name) for name in ("window", "competition", "learn_competition")}
     chf.attach(model, tokenizer, **same, **units)
     if options.start == "back":
         chf.lie_back(model, long_unit(chf.adapter_of(model).segmenter, text))

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from contentrope.anchors import dealt_out
 from contentrope.cli.options import require_no_file
 from contentrope.corpora import Text, read_text
-from contentrope.evaluation import perplexity, shown
 from contentrope.hf.characters import Encoded, character_tokenizer, encode
-from contentrope.results import environment, finite_or_none, read_json
+from contentrope.results import environment, read_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, Windows, train
 from contentrope.training.seeds import seeded
 from experiments.experiment import Evaluated, Experiment, Finished, Tell, Trained
-from experiments.models import folder_of
+from experiments.models import folder_of, in_short, perplexities, size_of, stepper_for, training_facts
 from experiments.retrofit.config import UNTOUCHED, Addresses, RetrofitConfig, is_trained, parse_conversion
 
 MOST_LOGITS = 2**26
@@ -62,7 +60,7 @@ class Retrofit(Experiment):
         return self.text.description | {"symbols": len(self.tokenizer)} | tokens
 
     def check(self) -> None:
-        from contentrope.hf.plain import config_of, key_heads, require_transformers
+        from contentrope.hf.plain import require_transformers
 
         if self.config.model is not None:
             require_no_file(self.config.model)
@@ -73,9 +71,6 @@ class Retrofit(Experiment):
         from contentrope.hf.units import rule_of
 
         rule_of(units_named(self.config.units), self.tokenizer, self.config.marker)
-        heads = self.config.size.heads if self.config.model is None else key_heads(config_of(self.config.model))
-        for found in addresses:
-            dealt_out(found.anchors, heads)
         self.config.scored_tokens(len(self.ids.held_out))
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
@@ -85,20 +80,14 @@ class Retrofit(Experiment):
         plan = models.Pretraining(self.config, self.tokenizer, windows, self.text.description, out)
         if self.config.model is None:
             models.train_originals(plan, seeds, device, lambda seed, report: tell(Trained(UNTOUCHED, seed, report)))
-        model: Any = None
         stepper: Stepper | None = None
         for seed in seeds:
             original, ids = self.config.model or str(plan.folder(seed) / "model"), self.ids.training
             with seeded(seed):  # LoRA begins at random
                 fresh = models.converted(self.config, variant, original, self.tokenizer, ids, device)
-            # One model for all seeds: what was compiled for the first serves the others.
-            if model is None:
-                model = fresh
-                stepper = Stepper(model, replace(self.config.training, seed=seed)) if is_trained(variant) else None
-            elif stepper is not None:
-                stepper.restart(seed, fresh.state_dict())
-            else:
-                model.load_state_dict(fresh.state_dict())
+            if is_trained(variant):
+                stepper = stepper_for(seed, fresh, self.config.training, stepper)
+            model = fresh if stepper is None else stepper.model
             facts = _about(model, device)
             if stepper is not None:
                 facts |= self._train(variant, seed, stepper, windows, out, tell)
@@ -114,7 +103,6 @@ class Retrofit(Experiment):
         self, variant: str, seed: int, stepper: Stepper, windows: Batches, out: Path, tell: Tell
     ) -> dict[str, Any]:
         from contentrope.hf.finetune import Gated
-        from experiments.retrofit.models import training_facts
 
         config, folder = self.config, folder_of(out, variant, seed)
         gated = getattr(parse_conversion(variant), "positions", "local") == "gated"
@@ -143,24 +131,15 @@ class Retrofit(Experiment):
     def _evaluate(self, variant: str, seed: int, model: Any, tell: Tell) -> dict[str, Any]:
         began, held_out = time.perf_counter(), self.ids.held_out
         scored, at_once = self.config.scored_tokens(len(held_out)), min(16384, MOST_LOGITS // len(self.tokenizer))
-        by_length = {}
-        for length in self.config.lengths:
-            value = perplexity(model, held_out, length, max_tokens=scored, batch_tokens=at_once)
-            by_length[str(length)] = finite_or_none(value)
-            tell(Evaluated(variant, seed, f"{shown(by_length[str(length)])} at {length:,}"))
-        return {"perplexity": by_length, "evaluation_seconds": time.perf_counter() - began}
+        most: dict[int, int | None] = dict.fromkeys(self.config.lengths, scored)
+        found = perplexities(
+            model, held_out, most, lambda said: tell(Evaluated(variant, seed, said)), batch_tokens=at_once
+        )
+        return {"perplexity": found, "evaluation_seconds": time.perf_counter() - began}
 
 
 def _about(model: torch.nn.Module, device: str) -> dict[str, Any]:
     import transformers
 
     versions = environment(device) | {"transformers": transformers.__version__}
-    return {"parameters": sum(parameter.numel() for parameter in model.parameters()), "environment": versions}
-
-
-def in_short(by_length: dict[str, float | None]) -> str:
-    """
-    >>> in_short({"256": 4.2, "512": None})
-    'perplexity 4.20 at 256, inf at 512'
-    """
-    return "perplexity " + ", ".join(f"{shown(value)} at {int(length):,}" for length, value in by_length.items())
+    return {"parameters": size_of(model), "environment": versions}

@@ -12,7 +12,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from contentrope.rotary import at_least_float32
@@ -41,23 +41,34 @@ def sum_by_unit(
     The number of slots is the number of tokens, whatever the boundaries: shapes, and with them the rounding of
     every product that follows, must not depend on tokens still to come.
     """
-    batch, seq, dim = rotated.shape
+    _, seq, dim = rotated.shape
     if seq == 1 and carried is not None and not units.padded:
         return _add_one(rotated, units, carried)
-    # One slot more than there are tokens: where the unit goes that begins after the last token.
+    total, count = sum_by_slot(rotated, slot, units.valid, units.padded, carried)
+    open_slot = (slot[:, -1] + units.closes[:, -1])[:, None, None].expand(-1, 1, dim)
+    return UnitSums(total[:, :seq], count[:, :seq], total.gather(1, open_slot)[:, 0])
+
+
+def sum_by_slot(
+    rotated: Float[Tensor, "batch seq dim"],
+    slot: Int[Tensor, "batch seq"],
+    valid: Bool[Tensor, "batch seq"],
+    padded: bool,
+    carried: tuple[Float[Tensor, "batch dim"], Int[Tensor, "batch"]] | None = None,
+) -> tuple[Float[Tensor, "batch slots dim"], Float[Tensor, "batch slots"]]:
+    """Sums and token counts of one slot more than there are tokens: where the unit goes that begins after the last."""
+    batch, seq, dim = rotated.shape
     total = rotated.new_zeros(batch, seq + 1, dim)
     count = rotated.new_zeros(batch, seq + 1)
     if carried is not None:
         total[:, 0], count[:, 0] = carried[0], carried[1].to(count.dtype)
-    if units.padded:
-        rotated = torch.where(units.valid[..., None], rotated, 0.0)
+    if padded:
+        rotated = torch.where(valid[..., None], rotated, 0.0)
     if rotated.is_cuda:
         total = total + sum_runs(rotated, slot)
     else:
         total = total.scatter_add(1, slot[..., None].expand_as(rotated), rotated)
-    count = count.scatter_add(1, slot, units.valid.to(count.dtype))
-    open_slot = (slot[:, -1] + units.closes[:, -1])[:, None, None].expand(-1, 1, dim)
-    return UnitSums(total[:, :seq], count[:, :seq], total.gather(1, open_slot)[:, 0])
+    return total, count.scatter_add(1, slot, valid.to(count.dtype))
 
 
 def _add_one(rotated: Tensor, units: Units, carried: tuple[Tensor, Tensor]) -> UnitSums:

@@ -1,8 +1,9 @@
 """The KV cache: keys and values per layer, and facts per column of the tokens read so far.
 
 A *column* is one step of the batch; rows may hold padding there. Keys of completed units are stored addressed, keys
-of the open unit local; when a unit completes its keys are re-addressed once, in place, and values never change. All
-that a unit is made of lies in its columns (ids, marks, keys, values, address), so units can be cut out or moved.
+of the open unit local; when a unit completes its keys are re-addressed once, in place, and values never change. With a
+near window keys are re-addressed when their unit leaves it (:mod:`contentrope.window`). All that a unit is made of lies
+in its columns (ids, marks, keys, values, address), so units can be cut out or moved.
 
 Shapes: batch, columns (capacity: room, doubled when used up), kv_heads, head_dim, pairs.
 """
@@ -16,13 +17,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.anchors import UnitsBefore
 from contentrope.config import PairLayout
 from contentrope.errors import CacheError, InputError
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.units import SegmenterState, Units
+from contentrope.window import WindowState, rolled_back
 
-FIELDS = ("ids", "unit", "local", "start", "closes", "valid", "memory", "addressed")
+FIELDS = ("ids", "unit", "local", "start", "closes", "valid", "memory", "addressed", "begins")
 
 
 class CacheShape(NamedTuple):
@@ -45,11 +46,10 @@ class StreamState:
     """Tokens read, padding not counted."""
     seed: Int[Tensor, "batch"]
     segmenter: SegmenterState | None = None
+    window: WindowState | None = None
     open_total: Float[Tensor, "batch dim"] | None = None
     """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
-    recent: UnitsBefore | None = None
-    """The last completed units, if open units go on from them. None: to be looked up."""
     biases: dict[tuple[int | None, torch.dtype], Float[Tensor, "batch heads 1 columns"]] = field(default_factory=dict)
     """What was added to the scores of the last single token, by layer (None: the same in all) and dtype: the same for
     the next ones of its unit. Columns to come are among them."""
@@ -59,8 +59,8 @@ class StreamState:
             tokens=self.tokens[index],
             seed=self.seed[index],
             segmenter=self.segmenter.reorder(index) if self.segmenter else None,
+            window=self.window.reorder(index) if self.window else None,
             open_total=self.open_total[index] if self.open_total is not None else None,
-            recent=UnitsBefore(*(x[index] for x in self.recent)) if self.recent is not None else None,
         )
 
 
@@ -82,9 +82,8 @@ class Cache:
         self.values = [torch.zeros(size[1:], dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
         self.facts[FIELDS.index("valid")] = 1
-        self.angles: dict[str, Tensor] = {}
-        """Per column of a completed unit: "rotated", by what its stored key was rotated when the unit was completed,
-        and for schemes that look it up again the unit's "address"."""
+        self.angles: Tensor | None = None
+        """Per column of a completed unit, by what its stored key was rotated: (batch, columns, kv_heads, pairs)."""
         self.extras: dict[tuple[str, int], Tensor] = {}
         """By name and layer, what a scheme keeps of every column beside its key and value; sized as they are."""
         self.derived: dict[int, Tensor] = {}
@@ -117,7 +116,8 @@ class Cache:
         self.extras = {name: torch.nn.functional.pad(x, (0, 0, 0, room)) for name, x in self.extras.items()}
         self.facts = torch.nn.functional.pad(self.facts, (0, room))
         self.facts[FIELDS.index("valid"), :, -room:] = 1
-        self.angles = {name: torch.nn.functional.pad(x, (0, 0, 0, 0, 0, room)) for name, x in self.angles.items()}
+        if self.angles is not None:
+            self.angles = torch.nn.functional.pad(self.angles, (0, 0, 0, 0, 0, room))
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values (batch, kv_heads, new, head_dim) of new columns; views of all columns so far."""
@@ -125,6 +125,12 @@ class Cache:
         end = self.length + key.shape[2]
         self.keys[layer][:, :, self.length : end] = key
         self.values[layer][:, :, self.length : end] = value
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+    def room(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Views of the keys and values of all columns so far and one to come, which the caller writes."""
+        self.interrupted = True
+        end = self.length + 1
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
     def extend(self, name: str, layer: int, columns: Float[Tensor, "batch kv_heads new size"]) -> Tensor:
@@ -145,32 +151,21 @@ class Cache:
         window = keys[..., begin : begin + rotation.cos.shape[1], :]
         window.copy_(rotate(window.transpose(-3, -2), rotation, self.shape.pair_layout).transpose(-3, -2))
 
-    def keep_angles(self, begin: int, where: Bool[Tensor, "batch columns"] | None, **angles: Tensor) -> None:
+    def keep_angles(
+        self,
+        begin: int,
+        where: Bool[Tensor, "batch columns"] | None,
+        angles: Float[Tensor, "batch columns kv_heads pairs"],
+    ) -> None:
         """Store, where a unit was completed, the :attr:`angles` of these columns; None: in all of them."""
-        for name, new in angles.items():
-            if name not in self.angles:
-                self.angles[name] = new.new_zeros(self.batch_size, self.capacity, *new.shape[2:])
-            window = self.angles[name][:, begin : begin + new.shape[1]]
-            window.copy_(new if where is None else torch.where(where[..., None, None], new, window))
-            addressed = self.fact("addressed", begin, begin + new.shape[1])
-            addressed.fill_(1) if where is None else addressed.masked_fill_(where, 1)
+        if self.angles is None:
+            self.angles = angles.new_zeros(self.batch_size, self.capacity, *angles.shape[2:])
+        end = begin + angles.shape[1]
+        kept, addressed = self.angles[:, begin:end], self.fact("addressed", begin, end)
+        kept.copy_(angles if where is None else torch.where(where[..., None, None], angles, kept))
+        addressed.fill_(1) if where is None else addressed.masked_fill_(where, 1)
 
-    def find_unit(self, unit: Int[Tensor, "batch 1"]) -> UnitsBefore:
-        """Each row's completed unit of this number, alone; zeros where there is none."""
-        rows = torch.arange(len(unit), device=unit.device)
-        address = torch.zeros(len(unit), self.shape.kv_heads, self.shape.pairs, device=unit.device)
-        if not self.length:
-            return UnitsBefore(address[:, None], address.new_zeros(unit.shape), torch.zeros_like(unit))
-        of_unit = self.fact("unit") == unit
-        if "address" in self.angles:
-            addressed = of_unit & self.fact("addressed").bool()
-            found = self.angles["address"][rows, addressed.long().argmax(1)]
-            address = torch.where(addressed.any(1)[:, None, None], found, 0.0)
-        tokens = (of_unit & self.fact("valid").bool()).long()
-        length, start = tokens.sum(1, keepdim=True).to(address.dtype), tokens.argmax(1, keepdim=True)
-        return UnitsBefore(address[:, None], length, start)
-
-    def note(self, ids: Tensor, valid: Tensor | None, units: Units | None) -> None:
+    def note(self, ids: Tensor, valid: Tensor | None, units: Units | None, begins: Tensor | None = None) -> None:
         """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""
         begin, end = self.length, self.length + ids.shape[1]
         if units is None:
@@ -185,6 +180,8 @@ class Cache:
             self.fact("valid", begin, end).copy_(torch.ones_like(ids) if valid is None else valid)
         if units is not None and (units.has_memory or self.has_memory):
             self.fact("memory", begin, end).copy_(units.memory)
+        if begins is not None:
+            self.fact("begins", begin, end).copy_(begins)
 
     def commit(self, columns: int, state: StreamState, *, padded: bool, has_memory: bool = False) -> None:
         """Accept the columns of a finished call."""
@@ -204,7 +201,7 @@ class Cache:
         self.extras = {name: x[index] for name, x in self.extras.items()}
         self.derived = {layer: x[index] for layer, x in self.derived.items()}
         self.facts = self.facts[:, index]
-        self.angles = {name: x[index] for name, x in self.angles.items()}
+        self.angles = None if self.angles is None else self.angles[index]
         self.state, self.interrupted = self.state.reorder(index), False
 
     def truncate(self, length: int) -> None:
@@ -219,18 +216,20 @@ class Cache:
         if length == self.length:
             return
         self.interrupted = True
-        self._reopen(length)
+        window = self._roll_back_window(length)
+        if self.state.window is None:
+            self._reopen(length)
         for name in ("closes", "addressed"):
             self.fact(name, length).zero_()
         self.derived = {}
         self.length = length
         tokens = self.fact("valid").sum(1)
-        self.state = replace(self.state, tokens=tokens, segmenter=None, open_total=None, recent=None, biases={})
+        self.state = replace(self.state, tokens=tokens, segmenter=None, window=window, open_total=None, biases={})
         self.interrupted = False
 
     def _reopen(self, length: int) -> None:
         """Rotate back the keys left of ``length`` whose unit ends at or after it."""
-        if not self.angles or not length:
+        if self.angles is None or not length:
             return
         unit, closes = self.fact("unit", 0, length), self.fact("closes", 0, length)
         open_unit = unit[:, -1:] + closes[:, -1:]
@@ -238,9 +237,23 @@ class Cache:
         if not bool(reopened.any()):
             return
         begin = int(reopened.any(0).nonzero()[0])
-        back = rotation_of(-self.angles["rotated"][:, begin:length]).only_where(reopened[:, begin:])
-        self.rotate_keys(begin, back)
-        self.fact("addressed", begin, length).masked_fill_(reopened[:, begin:], 0)
+        self._rotate_back(begin, reopened[:, begin:])
+
+    def _roll_back_window(self, length: int) -> WindowState | None:
+        """The window as it was after so many columns; keys whose unit had left it since are near again."""
+        before = self.state.window
+        if before is None or not length:
+            return None
+        window, again = rolled_back(before, length, self.fact, has_memory=self.has_memory)
+        if again is not None and again.mask is not None:
+            self._rotate_back(again.begin, again.mask)
+        return window
+
+    def _rotate_back(self, begin: int, where: Bool[Tensor, "batch columns"]) -> None:
+        assert self.angles is not None, "keys that were rotated have left their angles"
+        end = begin + where.shape[1]
+        self.rotate_keys(begin, rotation_of(-self.angles[:, begin:end]).only_where(where))
+        self.fact("addressed", begin, end).masked_fill_(where, 0)
 
     def check(self, shape: CacheShape, ids: Int[Tensor, "batch seq"]) -> None:
         """Refuse a cache of another model, another batch, or one left half-written."""

@@ -167,8 +167,8 @@ class Transformer(nn.Module):
         if not self.scheme.shares_texts:
             able = ", ".join(schemes.names(shares_texts=True))
             raise InputError(f"{shared} have no scheme {self.config.scheme!r}; leave out group=, or choose {able}")
-        if any(options.get("anchors", ())) or (self.training and options.get("noise", 0.0)):
-            raise InputError(f"{shared} have no anchors and no noise, got {dict(options)}; leave them out, or group=")
+        if self.training and options.get("noise", 0.0):
+            raise InputError(f"{shared} have no noise, got {dict(options)}; leave it out, or group=")
         if self.backend not in ("auto", *parallel.BACKENDS):
             able = ", ".join(parallel.BACKENDS)
             raise BackendError(f"backend {self.backend!r} reads whole texts, {shared} parts; use auto or {able}")

@@ -99,22 +99,22 @@ class PositionRotations(nn.Module):
         super().__init__()
         self.amplitude = amplitude
         self.register_buffer("frequency_bits", inverse_frequency.double().view(torch.int64), persistent=False)
-        self._tables: dict[tuple[torch.device, torch.dtype], Rotation] = {}
+        self._tables: dict[tuple[torch.device, torch.dtype, int], Rotation] = {}
 
     @property
     def inverse_frequency(self) -> Float[Tensor, "heads pairs"]:
         return self.frequency_bits.view(torch.float64)
 
-    def at(self, positions: Int[Tensor, "batch seq"], dtype: torch.dtype, *, bound: int) -> Rotation:
-        """The rotations of positions that all lie below ``bound``."""
+    def at(self, positions: Int[Tensor, "batch seq"], dtype: torch.dtype, *, bound: int, origin: int = 0) -> Rotation:
+        """The rotations of positions that all lie below ``bound``, counted from ``origin``."""
         if torch.compiler.is_compiling():
-            return Rotation(*position_rotations(positions, self.inverse_frequency, self.amplitude, dtype))
-        key = positions.device, dtype
+            return Rotation(*position_rotations(origin + positions, self.inverse_frequency, self.amplitude, dtype))
+        key = positions.device, dtype, origin
         table = self._tables.get(key)
         if table is None or len(table.cos) < bound:
             # Powers of two: a table that grows with the sequence is computed a few times, not at every step.
             length = 1 << (max(bound, 1) - 1).bit_length()
-            every = torch.arange(length, device=positions.device)
+            every = origin + torch.arange(length, device=positions.device)
             table = Rotation(*position_rotations(every, self.inverse_frequency, self.amplitude, dtype))
             self._tables[key] = table
         return Rotation(table.cos[positions], table.sin[positions])

@@ -42,7 +42,7 @@ def test_tiled_can_be_computed_again_in_the_backward_pass() -> None:
 
     def again(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda states, rule, **options: checkpoint(
-            lambda *tensors: function(States._make(tensors), rule, **options), *states, use_reentrant=False
+            lambda *tensors: function(States(*tensors), rule, **options), *states, use_reentrant=False
         )
 
     exact = output_and_gradients(inputs, weight, backend="tiled")
@@ -137,7 +137,8 @@ def test_flex_rule_equals_reference(case: Case, eager_flex: None) -> None:
         *(inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles),
         pairs=inputs.layout,
         competition=inputs.competition,
-        spare=inputs.spare,
+        window=inputs.window,
+        frequencies=inputs.frequencies(),
     )
     with torch.no_grad():
         torch.testing.assert_close(attend(backend="flex"), attend(backend="reference"), rtol=0, atol=3e-6)
@@ -150,8 +151,8 @@ def dense_pairs(mask_mod: Callable[..., Tensor], batch: int, queries: int, keys:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_flex_block_mask_lists_every_needed_block_and_only_full_ones_as_full(case: Case) -> None:
-    rule = PairRule.among(make(case).units)
-    layout = flex.Layout(*flex.block_layout(rule.start, rule.closes, rule.query_memory, rule.key_valid))
+    rule = PairRule.among(make(case).units, case.window)
+    layout = flex.layout_of(rule)
     mask = flex.block_mask(layout, rule)
     columns = layout.valid.shape[1]
     pairs = dense_pairs(mask.mask_mod, case.batch, case.seq, 2 * columns)
@@ -172,8 +173,8 @@ def test_flex_block_mask_lists_every_needed_block_and_only_full_ones_as_full(cas
 def test_flex_layout_promises_the_shapes_it_returns() -> None:
     """The compiler plans with the promised shapes; a wrong one is read out of bounds."""
     for case in CASES:
-        rule = PairRule.among(make(case).units)
-        arguments = rule.start, rule.closes, rule.query_memory, rule.key_valid
+        rule = PairRule.among(make(case).units, case.window)
+        arguments = rule.start, rule.near_from, rule.closes, rule.query_memory, rule.key_valid
         torch.library.opcheck(flex.block_layout, arguments, test_utils="test_faketensor")
 
 

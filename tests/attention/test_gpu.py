@@ -25,7 +25,10 @@ LARGE_CASES = [
     Case("thousands of units", seq=4096, batch=1, heads=1, kv_heads=1, end_rate=0.7),
     Case("odd dimension", head_dim=60, pairs=30, competition="per head"),
     Case("wide heads", seq=300, head_dim=256, pairs=128),
+    Case("window, long", seq=3001, batch=1, head_dim=64, pairs=32, competition="number", window=500),
+    Case("window, wide heads", seq=300, head_dim=128, pairs=64, competition="per head", window=100),
 ]
+WINDOW = {"window": 60, "competition": 1.0}
 FAST = [("flex", case) for case in CASES if case.head_dim >= 16] + [("fused", case) for case in CASES + LARGE_CASES]
 
 
@@ -74,18 +77,19 @@ TILES = [
 @pytest.mark.parametrize(("head_dim", "kernel", "tile"), TILES, ids=str)
 def test_every_tile_errs_no_more_than_the_reference(head_dim: int, kernel: str, tile: Tile) -> None:
     """Elsewhere the fastest is used alone, or the first."""
+    window = 200 if kernel.startswith("window") else 0
 
     def choose(asked: str, tiles: list[Tile]) -> list[Tile]:
         return [tile] if asked == kernel else tiles[:1]
 
     with tried(choose):
-        case = Case("tile", seq=700, batch=1, heads=4, head_dim=head_dim, pairs=head_dim // 2, competition="per head")
-        require_within_budget("fused", case, torch.bfloat16)
+        sizes = {"seq": 700, "batch": 1, "heads": 4, "head_dim": head_dim, "pairs": head_dim // 2, "window": window}
+        require_within_budget("fused", Case("tile", **sizes, competition="per head"), torch.bfloat16)
 
 
 @pytest.mark.parametrize("backend", ["flex", "fused"])
 @pytest.mark.parametrize("seq", [200, 256])
-@pytest.mark.parametrize("options", [{}, LEARNED], ids=["plain", "learned"])
+@pytest.mark.parametrize("options", [{}, LEARNED, WINDOW], ids=["plain", "learned", "window"])
 def test_one_compilation_serves_all_boundaries(options: dict[str, object], seq: int, backend: str) -> None:
     settings = {"dim": 64, "max_unit_length": 50, "options": options}
     model = lively_model("content", dtype=torch.float32, backend=backend, **settings).cuda()
@@ -113,9 +117,13 @@ def test_uncompiled_model_does_not_recompile_either() -> None:
             model(random_ids(2, 200, seed=seed, end_rate=0.3 / seed).cuda())
 
 
+@pytest.mark.parametrize("options", [{}, WINDOW], ids=["plain", "window"])
 @pytest.mark.parametrize("backend", ["fused", "flex", "tiled", "reference"])
-def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit(backend: str) -> None:
-    model = lively_model("content", dtype=torch.float32, dim=64, max_unit_length=50, backend=backend).cuda()
+def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit(
+    backend: str, options: dict[str, object]
+) -> None:
+    settings = {"dim": 64, "max_unit_length": 50, "options": options}
+    model = lively_model("content", dtype=torch.float32, backend=backend, **settings).cuda()
     ids = random_ids(2, 300, seed=4).cuda()
     before = model(ids)
     for t in (3, 127, 128, 200, 298):
@@ -124,12 +132,15 @@ def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit(backe
         assert torch.equal(model(changed)[:, : t + 1], before[:, : t + 1])
 
 
+@pytest.mark.parametrize("options", [{}, {**WINDOW, "window": 30}], ids=["plain", "window"])
 @pytest.mark.parametrize("t", [3, 63, 64, 500, 511, 512, 700, 798])
-def test_far_keys_too_keep_earlier_logits_to_the_last_bit(t: int) -> None:
+def test_far_keys_too_keep_earlier_logits_to_the_last_bit(t: int, options: dict[str, int]) -> None:
     """In bfloat16 long texts leave their far keys to a library."""
-    model = lively_model("content", dtype=torch.bfloat16, dim=64, max_unit_length=50, backend="fused").cuda()
-    ids = random_ids(2, 800, seed=4).cuda()
-    assert reach_of(torch.zeros(2, 4, 800, 16, dtype=torch.bfloat16, device="cuda"), 50) == 64
+    settings = {"dim": 64, "max_unit_length": 50, "options": options}
+    model = lively_model("content", dtype=torch.bfloat16, backend="fused", **settings).cuda()
+    ids, window = random_ids(2, 800, seed=4).cuda(), options.get("window", 0)
+    states = torch.zeros(2, 4, 800, 16, dtype=torch.bfloat16, device="cuda")
+    assert reach_of(states, 50, window) == (96 if window else 64)
     changed = ids.clone()
     changed[:, t + 1 :] = random_ids(2, 800, seed=t, end_rate=0.6).cuda()[:, t + 1 :]
     assert torch.equal(model(changed)[:, : t + 1], model(ids)[:, : t + 1])
@@ -140,31 +151,34 @@ def cached_logits(model: cr.Transformer, ids: Tensor) -> Tensor:
     return torch.cat([model(ids[:, i : i + 1], cache=cache) for i in range(ids.shape[1])], dim=1)
 
 
-@pytest.mark.parametrize("options", [{}, {"competition": 1.0}, LEARNED], ids=["plain", "competition", "learned"])
+DECODED = {"plain": {}, "competition": {"competition": 1.0}, "learned": LEARNED, "window": {**WINDOW, "window": 20}}
+
+
+@pytest.mark.parametrize("options", DECODED.values(), ids=DECODED)
 def test_decoding_equals_the_parallel_forward(options: dict[str, object]) -> None:
     model = lively_model("content", dtype=torch.float32, dim=64, backend="tiled", options=options).cuda()
     ids = random_ids(2, 60).cuda()
     torch.testing.assert_close(cached_logits(model, ids), model(ids), rtol=0, atol=1e-4)
 
 
-def test_a_fused_forward_is_the_same_every_time() -> None:
-    inputs = make(Case("again", seq=700, batch=2, head_dim=64, pairs=32, competition="number")).to(
-        "cuda", torch.bfloat16
-    )
+@pytest.mark.parametrize("window", [0, 200])
+def test_a_fused_forward_is_the_same_every_time(window: int) -> None:
+    case = Case("again", seq=700, batch=2, head_dim=64, pairs=32, competition="number", window=window)
+    inputs = make(case).to("cuda", torch.bfloat16)
 
     def attend() -> Tensor:
-        return cr.addressed_attention(
-            inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles, backend="fused", competition=0.7
-        )
+        states = inputs.q, inputs.k, inputs.v, inputs.units, inputs.angles
+        near = {"window": window, "frequencies": inputs.frequencies()}
+        return cr.addressed_attention(*states, backend="fused", competition=0.7, **near)
 
     first = attend()
     assert all(torch.equal(first, attend()) for _ in range(5))
 
 
-def test_fused_gradients_are_the_same_every_time() -> None:
-    inputs = make(Case("again", seq=300, heads=4, head_dim=96, pairs=48, competition="number")).to(
-        "cuda", torch.bfloat16
-    )
+@pytest.mark.parametrize("window", [0, 100])
+def test_fused_gradients_are_the_same_every_time(window: int) -> None:
+    case = Case("again", seq=300, heads=4, head_dim=96, pairs=48, competition="number", window=window)
+    inputs = make(case).to("cuda", torch.bfloat16)
     weight = torch.randn(2, 4, 300, 96)
     first = output_and_gradients(inputs, weight, backend="fused")[:4]  # to queries, keys and values
     for _ in range(5):

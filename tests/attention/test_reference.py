@@ -24,31 +24,58 @@ def rotated(vector: list[float], angles: list[float], layout: str, sign: int = 1
 
 def pair_by_pair(inputs: Inputs, row: int, head: int, t: int) -> list[float]:
     """Output of one query, from the table of the causal rule, in plain Python."""
-    units, group = inputs.units, inputs.q.shape[1] // inputs.k.shape[1]
+    units, group, window = inputs.units, inputs.q.shape[1] // inputs.k.shape[1], inputs.window
     kv_head = head // group
     alpha = inputs.competition[head].item() if isinstance(inputs.competition, Tensor) else inputs.competition
-    query = inputs.q[row, head, t].tolist()
-    if units.closes[row, t]:
-        query = rotated(query, inputs.angles[row, t, kv_head].tolist(), inputs.layout)
+    frequencies = inputs.frequencies()[0].tolist()
+    begins = positions_of_units(inputs, row)
+    closes = bool(units.closes[row, t]) and not window
+
+    def by_position(vector: list[float], position: int) -> list[float]:
+        return rotated(vector, [position * f for f in frequencies], inputs.layout)
+
+    def by_address(vector: list[float], s: int) -> list[float]:
+        return rotated(vector, inputs.angles[row, s, kv_head].tolist(), inputs.layout)
+
+    def is_near(s: int) -> bool:
+        if units.unit[row, s] == units.unit[row, t]:
+            return True
+        counted = begins[s] is not None and begins[t] is not None
+        return bool(window) and counted and begins[s] >= begins[t] - window
+
+    seen = [s for s in range(t + 1) if bool(units.valid[row, t] & units.valid[row, s])]
+    if units.memory[row, t]:
+        seen = [s for s in seen if units.unit[row, s] == units.unit[row, t]]
+    far_units = len({int(units.unit[row, s]) for s in seen if not is_near(s)})
     scores, values = [], []
-    for s in range(t + 1):
-        same = bool(units.unit[row, t] == units.unit[row, s])
-        seen = bool(units.valid[row, t] & units.valid[row, s]) and (same or not units.memory[row, t])
-        if not seen:
-            continue
-        key = inputs.k[row, kv_head, s].tolist()
-        if not same or units.closes[row, t]:
-            key = rotated(key, inputs.angles[row, s, kv_head].tolist(), inputs.layout)
+    for s in seen:
+        query, key = inputs.q[row, head, t].tolist(), inputs.k[row, kv_head, s].tolist()
+        if is_near(s) and not closes:
+            query, key = by_position(query, begins[t] or 0), by_position(key, begins[s] or 0)
+        else:
+            query = by_address(query, t) if closes else by_position(query, window)
+            key = by_address(key, s)
         score = sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query))
-        own, other = int(units.unit[row, t]), int(units.unit[row, s])
-        spare = inputs.spare[kv_head] if inputs.spare and own >= inputs.spare[kv_head] else 0
-        scores.append(score - (0.0 if own - other <= spare else alpha * math.log(max(own - spare, 1))))
+        scores.append(score - (0.0 if is_near(s) else alpha * math.log(max(far_units, 1))))
         values.append(inputs.v[row, kv_head, s].tolist())
     if not scores:
-        return [0.0] * len(query)
+        return [0.0] * inputs.q.shape[-1]
     weights = [math.exp(score - max(scores)) for score in scores]
     total = sum(weights)
-    return [sum(w * v[i] for w, v in zip(weights, values, strict=True)) / total for i in range(len(query))]
+    return [sum(w * v[i] for w, v in zip(weights, values, strict=True)) / total for i in range(inputs.q.shape[-1])]
+
+
+def positions_of_units(inputs: Inputs, row: int) -> list[int | None]:
+    """Where each token's unit begins, counted in tokens that are neither padding nor memory, which have none."""
+    found: list[int | None] = []
+    counted = 0
+    for s in range(inputs.units.seq_length):
+        if bool(inputs.units.valid[row, s] & ~inputs.units.memory[row, s]):
+            found.append(counted - int(inputs.units.local[row, s]))
+            counted += 1
+        else:
+            found.append(None)
+    return found
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.name)
@@ -62,8 +89,9 @@ def test_reference_follows_the_table_pair_by_pair(case: Case) -> None:
         inputs.angles,
         backend="reference",
         competition=inputs.competition,
-        spare=inputs.spare,
         pairs=inputs.layout,
+        window=inputs.window,
+        frequencies=inputs.frequencies(),
     )
     for row in range(case.batch):
         for head in range(case.heads):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.cache.helpers import SEQ, close, every_scheme, new_cache, read
-from tests.support import ANCHORED, KNOW_MEMORY, TERMINATOR, lively_model, random_ids
+from tests.support import KNOW_MEMORY, TERMINATOR, lively_model, random_ids
 
 
 @every_scheme
@@ -47,7 +47,7 @@ def test_beams_keep_their_padding_and_marks(scheme: str) -> None:
     close(found, read(model, fresh, ids[index], (SEQ,), after)[:, 8:])
 
 
-@pytest.mark.parametrize("scheme", [*KNOW_MEMORY, ANCHORED])
+@pytest.mark.parametrize("scheme", KNOW_MEMORY)
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_a_beam_kept_alone_ends_its_own_unit_and_no_other_columns(scheme: str, row: int) -> None:
     """The rows' units began at different columns, and there is a host copy of where the first of them did."""

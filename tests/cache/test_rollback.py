@@ -11,7 +11,7 @@ from torch import Tensor
 
 import contentrope as cr
 from tests.cache.helpers import BATCH, MARKER, SEQ, Masks, at_once, close, every_scheme, new_cache, read
-from tests.support import ANCHORED, KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, lively_model, random_ids
+from tests.support import KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, lively_model, random_ids
 
 
 def rollback_masks(kind: str) -> Masks:
@@ -61,7 +61,7 @@ def check_rollback(
 def test_rolling_back_to_any_length_forgets_the_rest(scheme: str, kind: str, sizes: Sequence[int]) -> None:
     """Through open and completed units of both rows; a completed one may be open again."""
     # A scheme without units has no other places than these.
-    lengths = range(SEQ) if scheme in (*READ_UNITS, ANCHORED) else (0, 1, 8, SEQ - 1)
+    lengths = range(SEQ) if scheme in READ_UNITS else (0, 1, 8, SEQ - 1)
     model = lively_model(scheme, layers=2)
     check_rollback(model, random_ids(BATCH, SEQ), rollback_masks(kind), sizes, lengths)
 

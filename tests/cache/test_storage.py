@@ -13,7 +13,7 @@ import torch
 import contentrope as cr
 from contentrope.rotary import rotate, rotation_of
 from tests.cache.helpers import BATCH, SEQ, at_once, close, every_scheme, new_cache, read, snapshot
-from tests.support import ANCHORED, READ_UNITS, TERMINATOR, lively_model, random_ids
+from tests.support import READ_UNITS, TERMINATOR, lively_model, random_ids
 
 
 @pytest.mark.parametrize("scheme", ["content", "random"])
@@ -55,7 +55,8 @@ def test_stored_keys_are_local_keys_rotated_by_the_stored_address(scheme: str, p
     local, addressed = new_cache(model, 1), new_cache(model, 1)
     model(open_unit, cache=local)
     model(completed, cache=addressed)
-    rotation = rotation_of(addressed.angles["rotated"][:, :5])
+    assert addressed.angles is not None
+    rotation = rotation_of(addressed.angles[:, :5])
     assert float(rotation.sin.abs().max()) > 0.1
     for layer in range(model.config.layers):
         expected = rotate(local.keys[layer][:, :, :5].transpose(1, 2), rotation, pairs).transpose(1, 2)
@@ -75,7 +76,7 @@ def test_facts_of_every_column(scheme: str) -> None:
     assert cache.fact("ids").tolist() == ids.tolist()
     assert cache.fact("valid").bool().tolist() == valid.tolist()
     assert cache.state.tokens.tolist() == [5]
-    if scheme in (*READ_UNITS, ANCHORED):
+    if scheme in READ_UNITS:
         assert cache.fact("unit").tolist() == [[0, 0, 0, 1, 1, 1]]
         assert cache.fact("local").tolist() == [[0, 0, 1, 0, 1, 2]]
         assert cache.fact("start").tolist() == [[0, 1, 1, 3, 3, 3]]
@@ -86,7 +87,8 @@ def test_caches_record_no_gradients() -> None:
     model, ids = lively_model("content"), random_ids(BATCH, SEQ)
     cache = new_cache(model)
     assert not model(ids, cache=cache).requires_grad
-    assert not any(x.requires_grad for x in (*cache.keys, *cache.values, *cache.angles.values()))
+    assert cache.angles is not None
+    assert not any(x.requires_grad for x in (*cache.keys, *cache.values, cache.angles))
 
 
 # --- Growth ---

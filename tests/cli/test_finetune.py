@@ -95,17 +95,18 @@ def test_lora_writes_an_adapter_and_leaves_the_model(
     assert (adapter.segmenter.rule.n, adapter.segmenter.max_length, adapter.competition) == (5, 9, 0.0)
 
 
-def test_anchors_are_trained_and_come_back(original: Path, letters: Path, tmp_path: Path) -> None:
-    assert main(words(original, letters, tmp_path / "run", "--anchors", "0", "1")) == 0
-    found = read_json(tmp_path / "run" / "finetune.json")
-    assert found["addresses"]["anchors"] == [0, 1]
-    model, tokenizer = load_any(str(tmp_path / "run" / "model"))
-    anchors = chf.adapter_of(model).anchors
-    assert anchors is not None
-    assert anchors.back == (0, 1)
-    ids = encode(read_text([str(letters)]), tokenizer).held_out
-    expected = perplexity(CausalLM(model), ids, 64, max_tokens=(len(ids) - 1) // 64 * 64)
-    assert found["after"]["64"] == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize("lora", ["0", "2"])
+def test_a_near_window_is_trained_and_comes_back(
+    lora: str, original: Path, letters: Path, tuned: Path, tmp_path: Path
+) -> None:
+    assert main(words(original, letters, tmp_path / "run", "--window", "6", "--lora", lora)) == 0
+    found, without = read_json(tmp_path / "run" / "finetune.json"), read_json(tuned / "finetune.json")
+    assert (found["addresses"]["window"], without["addresses"]["window"]) == (6, 0)
+    assert found["after"] != without["after"]
+    assert found["after"]["64"] < found["before"]["64"]
+    adapter = chf.adapter_of(load_any(str(tmp_path / "run" / "model"))[0])
+    assert (adapter.window, adapter.gate) == (6, 0.0)
+    assert not adapter.addresses.are_zero()
 
 
 def test_low_rank_changes_leave_weights_in_their_own_precision(letters: Path, tmp_path: Path) -> None:
@@ -236,9 +237,10 @@ def test_a_finetune_json_that_lost_something_is_one_line(
         (["--text", "nowhere.txt"], "there is no file or folder 'nowhere.txt'"),
         (["--units", "verse"], "units 'verse' is no kind of text"),
         (["--lora", "-1"], "lora must be 0, for all weights, or a rank"),
-        (["--anchors", "1", "0", "1"], "anchors (1, 0, 1) must be 2 whole numbers, one per key/value head"),
-        (["--anchors", "1", "--positions", "gated"], "anchors are for positions=local"),
         (["--length", "500"], "too few for windows of length 500"),
+        (["--window", "-1"], "window must be a whole number of tokens"),
+        (["--window", "6", "--positions", "gated"], "positions 'gated': with window 6"),
+        (["--window", "16"], "window 16 must be smaller than length 16"),
         (["--steps", "0"], "steps must be an integer of at least 1"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
     ],

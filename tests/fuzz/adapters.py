@@ -28,13 +28,11 @@ MODELS = (*CROPPED, "llama", "mistral, window", "gemma3", "gpt_oss")
 def draw(random: Random) -> Program:
     name = random.choice(MODELS)
     positions = random.choice(["local", "local", "local", 0.5, "global"])
-    anchors = random.choice([0, 0, 1]) if positions == "local" else 0
     settings = {
         "model": name,
         "positions": positions,
         "units": random.choice(["ids", "ids", "ids", "every 5"]),
-        "anchors": anchors,
-        "reader": (MARKER,) if not anchors and random.random() < 0.25 else (),
+        "reader": (MARKER,) if random.random() < 0.25 else (),
         "competition": random.choice([0.0, 0.0, 1.0]),
         "learn": random.random() < 0.3,
         "max_length": random.choice([5, 7, 11]),
@@ -43,11 +41,18 @@ def draw(random: Random) -> Program:
         "left": [random.choice([0, 0, random.randint(0, 6)]) for _ in range(random.randint(1, 3))],
     }
     if random.random() < 0.08:
-        return Program(
-            settings, (("generate", random.choice([1, 2, 3]), random.randint(2, 14), random.randrange(999)),)
+        steps: tuple[Step, ...] = (
+            ("generate", random.choice([1, 2, 3]), random.randint(2, 14), random.randrange(999)),
         )
-    phrases = [draw_phrase(random) for _ in range(random.randint(2, 5))]
-    return Program(settings, (draw_step(random, "read"), *(step for phrase in phrases for step in phrase)))
+    else:
+        phrases = [draw_phrase(random) for _ in range(random.randint(2, 5))]
+        steps = draw_step(random, "read"), *(step for phrase in phrases for step in phrase)
+    return Program({**settings, "window": draw_window(random, positions)}, steps)
+
+
+def draw_window(random: Random, positions: str | float) -> int:
+    """In a window positions are the model's own."""
+    return random.choice([0, 0, 0, 3, 10, 21]) if positions == "local" else 0
 
 
 def draw_phrase(random: Random) -> list[Step]:
@@ -79,15 +84,15 @@ def run(program: Program) -> Distances:
     return {str(padded_dtype(settings["model"])): worst}
 
 
-MODEL_SETTINGS = ("model", "positions", "units", "anchors", "competition", "learn", "max_length", "reader")
+MODEL_SETTINGS = ("model", "window", "positions", "units", "competition", "learn", "max_length", "reader")
 
 
 @functools.lru_cache(maxsize=200)
 def model_of(
     name: str,
+    window: int,
     positions: str | float,
     units: str,
-    anchors: int,
     competition: float,
     learn: bool,
     max_length: int,
@@ -97,8 +102,8 @@ def model_of(
     chf.attach(
         model,
         units={TERMINATOR} if units == "ids" else 5,
+        window=window,
         positions=positions,
-        anchors=anchors,
         competition=competition,
         learn_competition=learn,
         max_length=max_length,

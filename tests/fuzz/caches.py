@@ -11,9 +11,9 @@ from torch import Tensor
 
 import contentrope as cr
 from tests.fuzz.engine import Area, Distances, Program, Step
-from tests.fuzz.models import MARKER, WITH_UNITS, draw_model, mask, model_of, relative
+from tests.fuzz.models import MARKER, draw_model, mask, model_of, relative
 from tests.fuzz.streams import BOUND
-from tests.support import DRAW_AT_RANDOM, KNOW_MEMORY, random_ids
+from tests.support import DRAW_AT_RANDOM, KNOW_MEMORY, READ_UNITS, random_ids
 
 MOST_COLUMNS = 120
 
@@ -28,7 +28,7 @@ def draw(random: Random) -> Program:
         "room": random.choice([None, 1, MOST_COLUMNS]) if model["scheme"] != "randomized" else MOST_COLUMNS,
         "padded": random.random() < 0.25,
         "memory": has_memory and random.random() < 0.2,
-        "ends": model["scheme"] in WITH_UNITS and random.random() < 0.2,
+        "ends": model["scheme"] in READ_UNITS and random.random() < 0.2,
     }
     phrases = [draw_phrase(random) for _ in range(random.randint(2, 5))]
     return Program(settings, (draw_step(random, "read"), *(step for phrase in phrases for step in phrase)))
@@ -126,8 +126,8 @@ class History:
         cache = self.cache
         for store in (*cache.keys, *cache.values, *cache.extras.values()):
             store[:, :, cache.length :] = torch.nan
-        for angles in cache.angles.values():
-            angles[:, cache.length :] = torch.nan
+        if cache.angles is not None:
+            cache.angles[:, cache.length :] = torch.nan
 
     def distance(self, found: Tensor, before: int) -> float:
         """Of the logits of the last columns from those of rows read anew: together, or where there is padding each

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from tests.support import ANCHORED, KNOW_MEMORY, READ_UNITS, VARIANTS, VOCABULARY, lively_model
+from tests.support import KNOW_MEMORY, VARIANTS, VOCABULARY, lively_model
 
 MARKER = VOCABULARY - 1
-ADDRESSED = (*KNOW_MEMORY, ANCHORED)
-WITH_UNITS = (*READ_UNITS, ANCHORED)
 SCALES = (0.5, 1.0, 1.0, 2.0, 4.0, 8.0)
 """Of weights, against those of ``lively_model``: N(0, 1.2^2 / inputs). Rounding grows with them, layer by layer."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -27,13 +25,13 @@ def mask(seed: int, rate: float, *shape: int) -> Tensor:
 
 def draw_model(random: Random, variants: Sequence[str] = VARIANTS) -> dict[str, Any]:
     """Addressed schemes come up more often: they do most of what can go wrong."""
-    scheme = random.choice([*variants, *(name for name in ADDRESSED * 4 if name in variants)])
+    scheme = random.choice([*variants, *(name for name in KNOW_MEMORY * 4 if name in variants)])
     dim, heads, kv_heads = random.choice([(24, 2, None), (24, 2, 1), (32, 4, 2), (32, 4, None), (24, 1, None)])
     return {
         "scheme": scheme,
         "seed": random.randrange(1000),
         "scale": random.choice(SCALES),
-        "backend": random.choice(["auto", "tiled", "reference"]) if scheme in ADDRESSED else "auto",
+        "backend": random.choice(["auto", "tiled", "reference"]) if scheme in KNOW_MEMORY else "auto",
         "dim": dim,
         "heads": heads,
         "kv_heads": kv_heads,
@@ -53,9 +51,10 @@ def draw_model(random: Random, variants: Sequence[str] = VARIANTS) -> dict[str, 
 def draw_options(random: Random, scheme: str) -> dict[str, Any]:
     if scheme == "randomized":
         return {"range": 512}
-    if scheme not in ADDRESSED:
+    if scheme not in KNOW_MEMORY:
         return {}
     options: dict[str, Any] = random.choice([{}, {"competition": 0.8}, {"competition": 1.0, "learn_competition": True}])
+    options = options | random.choice([{}, {}, {"window": random.choice([1, 2, 5, 5, 9, 14, 30])}])
     return options | random.choice([{}, {}, {"sharpness": 0.3}, {"sharpness": 0.3, "learn_sharpness": True}])
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import contentrope as cr
 from contentrope.units import FixedLength, Rule, Segmenter, TextRule
 from tests.fuzz.engine import Area, Distances, Program
-from tests.fuzz.models import ADDRESSED, DTYPES, MARKER, WITH_UNITS, draw_model, mask, model_of, relative
-from tests.support import KNOW_MEMORY, VOCABULARY, in_chunks, random_ids
+from tests.fuzz.models import DTYPES, MARKER, draw_model, mask, model_of, relative
+from tests.support import KNOW_MEMORY, READ_UNITS, VOCABULARY, in_chunks, random_ids
 from tests.units.segmentations import TENSORS
 from tests.units.segmentations import VOCABULARY as WORDS
 
@@ -44,7 +44,7 @@ def draw(random: Random) -> Program:
         "end_rate": random.choice([0.02, 0.1, 0.25, 0.6]),
         "padding": random.choice([None, None, "left", "right", "both", "inside"]),
         "memory": has_memory and random.random() < 0.3,
-        "ends": random.choice([None, None, "caller", *RULES]) if scheme in WITH_UNITS else None,
+        "ends": random.choice([None, None, "caller", *RULES]) if scheme in READ_UNITS else None,
         "dtype": random.choice(["float64", "float64", "float32", "bfloat16"]),
     }
     if text["dtype"] == "bfloat16":  # large weights leave nothing of its eight bits
@@ -191,4 +191,3 @@ def padding(kind: str, seed: int, rows: int, length: int) -> Tensor:
 
 
 AREA = Area("streams", draw, run)
-assert set(ADDRESSED) <= set(WITH_UNITS)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import contentrope as cr
+from contentrope import window
 from contentrope.units import SegmenterState
 from contentrope.units.table import map_tensors
 from tests.fuzz import __main__ as command
@@ -42,6 +43,15 @@ def keep_what_other_rows_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmenterState, "reorder", reorder)
 
 
+def leave_keys_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit that is near again after a rollback."""
+
+    def rolled_back(*given: Any, **named: Any) -> tuple[window.WindowState, None]:
+        return window.rolled_back(*given, **named)[0], None
+
+    monkeypatch.setattr("contentrope.cache.rolled_back", rolled_back)
+
+
 def turn_no_key_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contentrope.hf.state.rotate_back", lambda *given: None)
 
@@ -61,6 +71,7 @@ def believe_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
 PLANTED: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     ("streams", leak),
     ("caches", keep_what_other_rows_opened),
+    ("caches", leave_keys_rotated),
     ("adapters", turn_no_key_back),
     ("files", refuse_with_errors_of_others),
     ("files", believe_every_byte),

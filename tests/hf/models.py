@@ -90,6 +90,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 # Older versions of transformers have not all of them.
 ARCHITECTURES = {name: kind for name, kind in ARCHITECTURES.items() if hasattr(transformers, f"{kind[0]}Config")}
 
+CHANGING_FREQUENCIES = tuple(name for name in ("llama, dynamic", "phi3, long") if name in ARCHITECTURES)
+"""By the largest position: not with a near window."""
+WINDOWED = [name for name in ARCHITECTURES if name not in CHANGING_FREQUENCIES]
+
 
 def padded_dtype(name: str) -> torch.dtype:
     """Gemma2 casts the lowest float64 to float32: padding that sees nothing is NaN, in an untouched model too."""
@@ -114,11 +118,18 @@ def tiny(name: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, **sett
 
 
 def attached(
-    name: str, *, positions: str | float = "local", anchors: int | list[int] = 0, lively: bool = True, **settings: Any
+    name: str,
+    *,
+    positions: str | float = "local",
+    window: int = 0,
+    competition: float = 0.0,
+    lively: bool = True,
+    **settings: Any,
 ) -> PreTrainedModel:
     model = tiny(name, **settings)
     # Checked where attaching is what is tested.
-    chf.attach(model, units={TERMINATOR}, positions=positions, anchors=anchors, max_length=7, check=False)
+    given = {"units": {TERMINATOR}, "window": window, "competition": competition}
+    chf.attach(model, **given, positions=positions, max_length=7, check=False)
     return enliven(model) if lively else model
 
 

@@ -12,10 +12,12 @@ from transformers import PreTrainedModel
 
 import contentrope as cr
 import contentrope.hf as chf
-from contentrope.hf import attention, keys, probe, reading
+from contentrope import window
+from contentrope.attention import pairs
+from contentrope.hf import adapter, attention, frame, keys, probe, reading
 from contentrope.hf.check import Check
 from contentrope.hf.frame import Frame
-from tests.hf.models import ARCHITECTURES, TERMINATOR, attached, logits, random_ids, tiny
+from tests.hf.models import ARCHITECTURES, TERMINATOR, WINDOWED, attached, logits, random_ids, tiny
 
 Plant = Callable[[pytest.MonkeyPatch, Any], None]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -109,6 +111,65 @@ def forgets_what_the_cache_holds(patch: pytest.MonkeyPatch, model: Any) -> None:
     patch.setattr(Frame, "commit", lambda self: None)
 
 
+def far_queries_not_rotated(patch: pytest.MonkeyPatch, model: Any) -> None:
+    own = reading.far_from_near
+    patch.setattr(reading, "far_from_near", lambda *args: torch.zeros_like(own(*args)))
+
+
+def leaving_keys_rotated_the_other_way(patch: pytest.MonkeyPatch, model: Any) -> None:
+    own = reading.to_far
+    patch.setattr(reading, "to_far", lambda *args: -own(*args))
+
+
+def near_from_a_column_later(patch: pytest.MonkeyPatch, model: Any) -> None:
+    """In a whole text: the first near token is read far."""
+    own = pairs.near_window
+
+    def near_window(*args: Any) -> Any:
+        near = own(*args)
+        return near._replace(begin=near.begin + 1)
+
+    patch.setattr(pairs, "near_window", near_window)
+
+
+def near_from_a_column_earlier(patch: pytest.MonkeyPatch, model: Any) -> None:
+    own = pairs.near_window
+
+    def near_window(*args: Any) -> Any:
+        near = own(*args)
+        return near._replace(begin=(near.begin - 1).clamp(min=0))
+
+    patch.setattr(pairs, "near_window", near_window)
+
+
+def wider_with_a_cache(patch: pytest.MonkeyPatch, model: Any) -> None:
+    own = window.near_window
+    patch.setattr(window, "near_window", lambda width, *args: own(width + 1, *args))
+
+
+def narrower_with_a_cache(patch: pytest.MonkeyPatch, model: Any) -> None:
+    own = window.near_window
+    patch.setattr(window, "near_window", lambda width, *args: own(width - 1, *args))
+
+
+def leaves_nothing_behind(patch: pytest.MonkeyPatch, model: Any) -> None:
+    """Keys that leave in a chunk stay as they are."""
+    own = frame.windowed
+
+    def windowed(reading: Any, by_kernel: Any) -> Any:
+        found = own(reading, by_kernel)
+        is_chunk = reading.columns is not None and reading.units.seq_length > 1
+        return found._replace(span=None) if is_chunk else found
+
+    patch.setattr(frame, "windowed", windowed)
+
+
+def reads_far_at_once(patch: pytest.MonkeyPatch, model: Any) -> None:
+    """Even a text that fits into the window."""
+    own = adapter.frame_of
+    patch.setattr(adapter, "frame_of", lambda *args, **kwargs: replace(own(*args, **kwargs), as_it_stands=False))
+
+
 ZERO, ORACLE, CAUSAL, CACHE = "zero addresses", "positions back", "later tokens", "a cache"
 FAULTS: dict[str, tuple[Plant, str]] = {
     "layout": (wrong_layout, ORACLE),
@@ -120,6 +181,26 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "rotated twice": (keys_rotated_twice, CACHE),
     "not rotated": (chunks_not_rotated, CACHE),
     "not committed": (forgets_what_the_cache_holds, CACHE),
+}
+
+FITS = "fits into the window"
+WINDOW_FAULTS: dict[str, tuple[Plant, str]] = {
+    "layout": (wrong_layout, ORACLE),
+    "direction": (wrong_direction, ORACLE),
+    "frequencies": (frequencies_off_by_a_hundredth, ORACLE),
+    "far queries": (far_queries_not_rotated, ORACLE),
+    "other way": (leaving_keys_rotated_the_other_way, ORACLE),
+    "later": (near_from_a_column_later, ORACLE),
+    "earlier": (near_from_a_column_earlier, ORACLE),
+    "reads ahead": (reads_ahead, CAUSAL),
+    "rotated twice": (keys_rotated_twice, CACHE),
+    "not rotated": (chunks_not_rotated, CACHE),
+    "nothing leaves": (leaves_nothing_behind, CACHE),
+    "wider": (wider_with_a_cache, CACHE),
+    "narrower": (narrower_with_a_cache, CACHE),
+    "not committed": (forgets_what_the_cache_holds, CACHE),
+    "moved on": (positions_moved_on, FITS),
+    "far at once": (reads_far_at_once, FITS),
 }
 
 
@@ -151,6 +232,21 @@ def test_a_fault_is_found_and_the_model_left_as_it_was(
         chf.attach(model, units={TERMINATOR}, max_length=7)
     assert state(model) == before
     chf.attach(model, units={TERMINATOR}, max_length=7, check=False)
+
+
+@pytest.mark.parametrize("width", [10, 1024])
+@pytest.mark.parametrize("fault", WINDOW_FAULTS)
+def test_a_fault_of_the_window_is_found_whatever_its_width(
+    fault: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("llama", dtype=torch.bfloat16 if width > 10 else torch.float32)
+    plant, found_by = WINDOW_FAULTS[fault]
+    plant(monkeypatch, model)
+    before = state(model)
+    with pytest.raises(cr.InputError, match=rf"LlamaForCausalLM.*{found_by}"):
+        chf.attach(model, units={TERMINATOR}, max_length=7, window=width)
+    assert state(model) == before
+    chf.attach(model, units={TERMINATOR}, max_length=7, window=width, check=False)
 
 
 def test_an_address_that_leaks_is_found_by_causality_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,13 +301,15 @@ def test_a_model_that_never_says_the_same_twice_is_let_pass() -> None:
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "anchors": {"anchors": 1},
     "competition": {"competition": 1.5},
     "learned": {"competition": 0.5, "learn_competition": True},
     "between": {"positions": 0.5},
     "memory": {"reader": {9}},
     "tokens": {"max_length": 1},
     "long": {"max_length": 200},
+    "window": {"window": 3, "competition": 1.0},
+    "wide window": {"window": 1024},
+    "window and memory": {"window": 10, "competition": 1.0, "reader": {9}},
 }
 
 
@@ -239,6 +337,13 @@ def test_right_models_pass_in_every_dtype(name: str, dtype: torch.dtype) -> None
     assert not chf.adapter_of(model).running
 
 
+@pytest.mark.parametrize("name", WINDOWED)
+def test_right_models_pass_with_a_window(name: str) -> None:
+    model = tiny(name, dtype=torch.float32)
+    chf.attach(model, units={TERMINATOR}, max_length=7, window=10, competition=1.0)
+    assert chf.adapter_of(model).window == 10
+
+
 # --- what is refused before ---
 
 
@@ -255,13 +360,6 @@ def test_a_model_without_data_is_refused() -> None:
     model = tiny("llama").to("meta")
     with pytest.raises(cr.InputError, match="meta"):
         chf.attach(model, units={TERMINATOR})
-
-
-@pytest.mark.parametrize("anchors", [99999, [0, 256], 1.5, "1", -1])
-def test_absurd_anchors_are_refused(anchors: Any) -> None:
-    named = str(anchors[-1] if isinstance(anchors, list) else anchors)
-    with pytest.raises(cr.InputError, match=rf"anchors.*{named}"):
-        chf.attach(tiny("llama"), units={TERMINATOR}, anchors=anchors)
 
 
 def test_an_attached_model_goes_on_from_the_check() -> None:

@@ -64,15 +64,16 @@ def test_the_original_is_an_ordinary_checkpoint(tmp_path: Path) -> None:
         torch.testing.assert_close(again, lively_reader()(LINES))
 
 
-@pytest.mark.parametrize("anchors", [(), (0, 1)], ids=str)
+@pytest.mark.parametrize("window", [0, 5])
 @pytest.mark.parametrize("kind", CONVERSIONS)
-def test_a_converted_model_comes_back(kind: str, anchors: tuple[int, ...], tmp_path: Path) -> None:
-    expected = saved(kind, tmp_path / "saved", anchors=anchors, competition=0.5)
+def test_a_converted_model_comes_back(kind: str, window: int, tmp_path: Path) -> None:
+    expected = saved(kind, tmp_path / "saved", competition=0.5, window=window)
     model = chf.from_pretrained(tmp_path / "saved")
     assert torch.equal(logits(model), expected)
     assert not model.training
     adapter = chf.adapter_of(model)
     assert (adapter.gate, adapter.competition, adapter.segmenter.max_length) == (0.0, 0.5, 16)
+    assert adapter.window == window
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert tokenizer.decode(LINES[0].tolist()) == "abc\nab cdefgh\nab\nfa"
     again, tokenizer = load_any(str(tmp_path / "saved"))

@@ -118,8 +118,9 @@ SETTINGS: list[tuple[str, Any]] = [
     ("units", None), ("units", 5), ("units", {}), ("units", {"rule": 5}), ("units", {"rule": "TextRule"}),
     ("units", {"rule": "Mine", "parameters": {}}), ("units", {"length": 0}), ("max_length", None),
     ("max_length", "16"),
-    ("max_length", True), ("max_length", 0), ("reader", "x"), ("reader", ["x"]), ("reader", [-1]), ("anchors", 3),
-    ("anchors", [1.5]), ("anchors", [-1]), ("learn_competition", 1), ("competition", "x"),
+    ("max_length", True), ("max_length", 0), ("reader", "x"), ("reader", ["x"]), ("reader", [-1]),
+    ("learn_competition", 1), ("competition", "x"), ("window", -1), ("window", True), ("window", 1.5), ("window", "9"),
+    ("window", None), ("window", 10**12),
     ("competition", float("nan")),
     ("gate", None), ("gate", 2), ("gate", float("inf")), ("layers", []), ("turnings", []), ("turnings", {"0": 5}),
     ("turnings", {"0": {"frequency": ["x"]}}), ("hidden_size", None), ("hidden_size", 5), ("format", 99),
@@ -140,6 +141,16 @@ def test_settings_of_addresses_that_cannot_be_are_refused(
         tensors = load_file(tmp_path / "saved" / "contentrope.safetensors")
         save_file(tensors, tmp_path / "saved" / "contentrope.safetensors", metadata={"contentrope": path.read_text()})
     with pytest.raises((CheckpointError, InputError)):
+        load_any(str(tmp_path / "saved"))
+
+
+def test_a_gate_beside_a_window_is_refused(tmp_path: Path) -> None:
+    saved("all", tmp_path / "saved", window=9)
+    path = tmp_path / "saved" / "contentrope.json"
+    edited(path, "gate", value=0.5)
+    tensors = load_file(tmp_path / "saved" / "contentrope.safetensors")
+    save_file(tensors, tmp_path / "saved" / "contentrope.safetensors", metadata={"contentrope": path.read_text()})
+    with pytest.raises(CheckpointError):
         load_any(str(tmp_path / "saved"))
 
 

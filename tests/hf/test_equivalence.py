@@ -82,11 +82,10 @@ def test_the_same_token_by_token(name: str) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("anchors", [0, 1])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_token_alone_is_the_first_of_many(name: str, anchors: int) -> None:
+def test_a_token_alone_is_the_first_of_many(name: str) -> None:
     """Its only key is of its own unit, where no address counts. A sink tells a query that was rotated otherwise."""
-    model, ids = attached(name, anchors=anchors), two_units()
+    model, ids = attached(name), two_units()
     expected = logits(model, ids)[:, :1]
     torch.testing.assert_close(logits(model, ids[:, :1], use_cache=False), expected, rtol=0, atol=TOLERANCE)
     torch.testing.assert_close(logits(model, ids[:, :1], use_cache=True), expected, rtol=0, atol=TOLERANCE)

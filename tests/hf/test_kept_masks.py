@@ -20,12 +20,10 @@ exponents = pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learn
 TOKENS = (1,)
 
 
-def competing(learn: bool, **settings: Any) -> Any:
+def competing(learn: bool) -> Any:
     """Units that may be longer than what a mask has room for."""
     model = tiny("llama", max_position_embeddings=512)
-    chf.attach(
-        model, units={TERMINATOR}, max_length=300, competition=1.5, learn_competition=learn, check=False, **settings
-    )
+    chf.attach(model, units={TERMINATOR}, max_length=300, competition=1.5, learn_competition=learn, check=False)
     return enliven(model)
 
 
@@ -59,9 +57,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @exponents
-@pytest.mark.parametrize("anchors", [0, 1], ids=["plain", "anchored"])
-def test_a_mask_is_made_once_for_a_unit(learn: bool, anchors: int, made: list[int]) -> None:
-    model, ids = competing(learn, anchors=anchors), text(60, [[1, 2, 11, 30, 31]])
+def test_a_mask_is_made_once_for_a_unit(learn: bool, made: list[int]) -> None:
+    model, ids = competing(learn), text(60, [[1, 2, 11, 30, 31]])
     cache = DynamicCache(config=model.config)
     same(in_chunks(model, ids, (5, *[1] * 55), cache), logits(model, ids, use_cache=False))
     assert len(made) == 4 * (model.config.num_hidden_layers if learn else 1)

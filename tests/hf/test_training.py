@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 import contentrope as cr
 import contentrope.hf as chf
 from contentrope.attention.api import REGISTERED
+from contentrope.attention.pairs import PairRule, States
 from contentrope.hf import attention
 from contentrope.hf.reading import fused_rotations
 from contentrope.hf.rotary import LayerRotary
@@ -140,9 +141,9 @@ def test_under_autocast_a_backend_is_given_one_dtype(monkeypatch: pytest.MonkeyP
     model, ids = attached("llama", dtype=torch.float32), random_ids(2, 23)
     seen: list[set[torch.dtype]] = []
 
-    def attend(*states: Tensor, **options: Any) -> Tensor:
-        seen.append({x.dtype for x in states[:4]})
-        return REGISTERED["tiled"](*states, **options)
+    def attend(states: States, rule: PairRule, **options: Any) -> Tensor:
+        seen.append({x.dtype for x in states if x is not None})
+        return REGISTERED["tiled"](states, rule, **options)
 
     monkeypatch.setattr(attention, "backend_function", lambda *a, **k: attend)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -178,12 +179,15 @@ def test_that_addresses_are_not_zero_is_remembered(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
+@pytest.mark.parametrize("window", [0, 10])
 @pytest.mark.parametrize("backend", ["reference", "fused"])
-def test_training_on_a_gpu_waits_for_no_value(backend: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_on_a_gpu_waits_for_no_value(
+    backend: str, window: int, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tensors without values, said to lie on a GPU: whoever asks for one of theirs is told off."""
     if backend == "fused":
         pytest.importorskip("triton")
-    model = attached("llama", dtype=torch.float32).train()
+    model = attached("llama", window=window, dtype=torch.float32).train()
     chf.adapter_of(model).backend = backend
     assert not model.contentrope.are_zero()
     monkeypatch.setattr(FakeTensor, "is_cuda", True, raising=False)
@@ -226,15 +230,26 @@ def test_one_kernel_rotates_the_way_the_model_does(backwards: bool) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which a GPU turns off")
-@pytest.mark.parametrize("name", ["llama", "gpt_neox", "glm", "gemma3", "mistral, window"])
-def test_queries_and_keys_are_rotated_by_one_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("llama", 0),
+        ("gpt_neox", 0),
+        ("glm", 0),
+        ("gemma3", 0),
+        ("mistral, window", 0),
+        ("gemma3", 10),
+        ("nanochat", 10),
+    ],
+)
+def test_queries_and_keys_are_rotated_by_one_kernel(name: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both layouts of pairs, dimensions that do not rotate, several rotaries, and layers that read by their own."""
     pytest.importorskip("triton")
     from contentrope.kernels import rotary
 
     calls, real = [], rotary.rotated_states
     monkeypatch.setattr(rotary, "rotated_states", lambda *given: calls.append(1) or real(*given))
-    model, ids = attached(name, dtype=torch.float32).train(), random_ids(2, 21)
+    model, ids = attached(name, window=window, dtype=torch.float32).train(), random_ids(2, 21)
     found = {}
     for backend in ("reference", "fused"):
         assert not calls

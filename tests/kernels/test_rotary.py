@@ -167,6 +167,49 @@ def test_queries_and_keys_that_are_at_their_places(
         assert float((found - exact).detach().norm()) <= 1e-6 * float(exact.detach().norm())
 
 
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "pairs"), [(2, 2, 8, 4), (6, 2, 10, 3)])
+@pytest.mark.parametrize("places", [(1, 1), (2, 1), (2, 2)])
+def test_both_versions_that_a_window_asks_for(
+    heads: int, kv_heads: int, head_dim: int, pairs: int, places: tuple[int, int], layout: Any, poisoned_memory: None
+) -> None:
+    """Near queries and keys, addressed keys, far queries; a query that closes its unit is one like any other."""
+    require_equal_versions(Example(heads, kv_heads, head_dim, pairs, places=places), layout, near=True)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_far_versions_of_queries_and_keys_that_are_near_already(layout: Any, poisoned_memory: None) -> None:
+    require_equal_versions(Example(6, 2, 10, 3, places=(2, 1)), layout, near=False)
+
+
+def require_equal_versions(example: Example, layout: Any, near: bool) -> None:
+    places = [example.place, 0.3 * example.place + 1, 5 - example.place]  # local, near, far
+    weights = [example.weights[i] for i in (0, 1, 2, 0)]
+    weights[3] = weights[3].flip(1)
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        query, key, angles = (x.to(dtype).requires_grad_() for x in example.leaves)
+        local, here, there = (rotation_of(x.to(dtype)) for x in places)
+        if dtype == torch.float64:
+            address = rotation_of(angles.gather(1, example.units.unit[..., None, None].expand_as(angles)))
+            from_here = [rotate(query, here, layout), rotate(key, here, layout)] if near else [query, key]
+            outputs = [*from_here, rotate(key, local.then(address), layout), rotate(query, there, layout)]
+        elif near:
+            units = example.units.unit, example.units.closes
+            rotations = rotations_of(local, angles, *units, near=here, far_query=there)
+            outputs = list(rotations.of_window(query, key, layout))
+        else:
+            by_token = angles.gather(1, example.units.unit[..., None, None].expand_as(angles))
+            rotations = address_rotations(by_token, example.units.closes, far_key=local, far_query=there)
+            outputs = list(rotations.of_window(query, key, layout))
+            assert outputs[0] is query
+            assert outputs[1] is key
+        loss = sum((out * weight.to(out.dtype)).sum() for out, weight in zip(outputs, weights, strict=True))
+        results.append([*outputs, *torch.autograd.grad(torch.as_tensor(loss), (query, key, angles))])
+    for exact, found in zip(*results, strict=True):
+        assert float((found - exact).detach().norm()) <= 1e-6 * float(exact.detach().norm())
+
+
 def test_addresses_that_nobody_trains_get_no_gradient() -> None:
     example = Example()
     query, key = (x.float().requires_grad_() for x in (example.query, example.key))
@@ -189,8 +232,11 @@ def test_the_operator_keeps_its_promises() -> None:
     local = Rotation(example.place.cos().float(), example.place.sin().float())
     rotations = rotations_of(local, angles, example.units.unit, example.units.closes)
     by_token = rotations.angles.detach().requires_grad_()  # type: ignore[union-attr]
-    torch.library.opcheck(rotated_states.known, (query, key, by_token, *rotations[:6], False, True))
-    torch.library.opcheck(rotated_states.known, (query, key, by_token, *rotations[:6], False, False))
+    torch.library.opcheck(rotated_states.known, (query, key, by_token, *rotations.tensors(), False, True))
+    torch.library.opcheck(rotated_states.known, (query, key, by_token, *rotations.tensors(), False, False))
+    window = rotations._replace(near=local, far_query=local).tensors()
+    torch.library.opcheck(rotated_states.known, (query, key, by_token, *window, False, True))
+    torch.library.opcheck(rotated_states.known, (query, key, by_token, *window, False, False))
 
 
 @triton.jit

@@ -20,8 +20,9 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope import parallel
+from contentrope.context import AddressedContext
 from contentrope.errors import BackendError, InputError
-from tests.support import ANCHORED, LEARNED, TERMINATOR, VOCABULARY, lively_model, random_ids
+from tests.support import LEARNED, TERMINATOR, VOCABULARY, WINDOW, lively_model, random_ids
 from tests.test_causality import LeakyContext
 
 BATCH, PART = 2, 11
@@ -81,12 +82,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "content, learned": {"options": LEARNED, "kv_heads": 1},
     "content, reference": {"backend": "reference"},
     "local": {"scheme": "local"},
+    "content, window": {"options": WINDOW},
+    "content, window over several processes": {"options": {**WINDOW, "window": PART + 3}, "kv_heads": 1},
+    "local, window": {"scheme": "local", "options": {**LEARNED, "window": 5}, "backend": "reference"},
 }
-CASES = [
-    (model, text)
-    for model in MODELS
-    for text in (TEXTS if model in ("content", "content, long units") else ("short units", "padding"))
-]
+TEXTS_OF = {
+    "content": TEXTS,
+    "content, long units": TEXTS,
+    "content, window": ("short units", "padding", "memory"),
+    "local, window": ("padding",),
+}
+CASES = [(model, text) for model in MODELS for text in TEXTS_OF.get(model, ("short units", "padding"))]
 
 
 def made(model: str) -> cr.Transformer:
@@ -142,10 +148,10 @@ def causal(model: cr.Transformer, ids: Tensor, masks: Masks) -> bool:
     return same
 
 
-def sent(ids: Tensor) -> list[int]:
+def sent(model: cr.Transformer, ids: Tensor) -> list[int]:
     """How many numbers a process sends in each exchange of a call, in order."""
     with mock.patch.object(dist, "all_gather", wraps=dist.all_gather) as gather, torch.no_grad():
-        shared(made("content"), ids, {})
+        shared(model, ids, {})
     return [call.args[1].numel() for call in gather.call_args_list]
 
 
@@ -161,14 +167,12 @@ def refusals(ids: Tensor) -> dict[str, str]:
     group, part, model = dist.group.WORLD, own_part(ids), made("content")
     other = part[:, : PART - dist.get_rank()]
     valid = {"valid": torch.ones_like(part, dtype=torch.bool)} if dist.get_rank() else {}
-    anchored = lively_model(ANCHORED)
     noisy = lively_model("content", options={"noise": 0.5}).train()
     return {
         "unlike lengths": refused(lambda: model(other, group=group)),
         "unlike masks": refused(lambda: model(part, group=group, **valid)),
         "cache": refused(lambda: model(part, group=group, cache=model.new_cache(BATCH))),
         "scheme": refused(lambda: lively_model("rope")(part, group=group)),
-        "anchors": refused(lambda: anchored(part, group=group)),
         "noise": refused(lambda: noisy(part, group=group)),
         "backend": refused(lambda: lively_model("content", backend="flex")(part, group=group)),
         "no member": refused(lambda: model(part, group=dist.GroupMember.NON_GROUP_MEMBER)),
@@ -185,12 +189,17 @@ def main(rank: int, size: int, folder: Path) -> None:
         read = made(model), *TEXTS[text](length)
         found[f"{model}, {text}"] = {**compared(*read), "causal": causal(*read)}
     text = short_units(length)
-    # Faults that must be found: a cut unit's address made of a part, and addresses of units that are open.
+    # Faults that must be found: a cut unit's address made of a part, addresses of units that are open, and a window
+    # of which no more is exchanged than of a unit.
     with mock.patch.object(parallel.Share, "whole_units", lambda share, sums, units, slot: sums):
         found["parts for wholes"] = compared(made("content"), *text)
     with mock.patch("contentrope.schemes.addressed.AddressedContext", LeakyContext):
         found["leak"] = causal(made("content"), *text)
-    found |= {"sent": sent(text[0]), "refusals": refusals(text[0])}
+    with mock.patch("contentrope.schemes.addressed.WindowedContext._reach", AddressedContext._reach):
+        found["near keys that stay"] = compared(made("content, window over several processes"), *text)
+    short = lively_model("content", max_unit_length=4, options={"window": 3})
+    found |= {"sent": sent(made("content"), text[0]), "sent, window": sent(short, text[0])}
+    found["refusals"] = refusals(text[0])
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
     while len(list(folder.glob("found-*.json"))) < size:  # who leaves first closes its connections
         time.sleep(0.05)

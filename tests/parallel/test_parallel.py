@@ -59,13 +59,18 @@ def test_an_address_of_an_open_unit_would_be_found_in_another_process(found: lis
     assert not all(process["leak"] for process in found)
 
 
+def test_a_window_needs_near_keys_of_more_than_a_unit(found: list[dict[str, Any]]) -> None:
+    assert max(process["near keys that stay"]["logits"] for process in found) > 1e-3
+
+
 def test_what_crosses_is_what_the_documents_say(found: list[dict[str, Any]]) -> None:
     config = lively_model("content").config
     heads, dim = config.key_heads * config.head_dim, config.dim
     once = [5, BATCH * PART, BATCH * 2 * (dim + 1), BATCH * 2]
-    layer = [2 * BATCH * PART * heads, BATCH * config.max_unit_length * heads]
     for process in found:
-        assert process["sent"] == [*once, *config.layers * layer]
+        for name, local_keys in (("sent", config.max_unit_length), ("sent, window", 4 + 3)):
+            layer = [2 * BATCH * PART * heads, BATCH * local_keys * heads]
+            assert process[name] == [*once, *config.layers * layer]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +80,7 @@ def test_what_crosses_is_what_the_documents_say(found: list[dict[str, Any]]) -> 
         ("unlike masks", "masks: none, valid"),
         ("cache", "leave out cache= or group="),
         ("scheme", "no scheme 'rope'; leave out group=, or choose content, local"),
-        ("anchors", "no anchors and no noise, got {'anchors': (1, 2)}"),
-        ("noise", "no anchors and no noise, got {'noise': 0.5}"),
+        ("noise", "no noise, got {'noise': 0.5}"),
         ("backend", "use auto or tiled, reference"),
         ("no member", "not a member of the group"),
     ],

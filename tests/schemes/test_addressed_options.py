@@ -19,13 +19,14 @@ def logits(model: cr.Transformer, ids: Tensor, seed: int) -> Tensor:
 def angles_seen(model: cr.Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """The addresses of one call, (batch, slots, kv_heads, pairs)."""
     seen: list[Tensor] = []
-    address = AddressedContext._address
+    set_rotations = AddressedContext._set_rotations
 
-    def spy(context: AddressedContext, by_slot: Tensor) -> None:
+    def spy(context: AddressedContext, by_slot: Tensor | None) -> None:
+        assert by_slot is not None
         seen.append(by_slot)
-        address(context, by_slot)
+        set_rotations(context, by_slot)
 
-    monkeypatch.setattr(AddressedContext, "_address", spy)
+    monkeypatch.setattr(AddressedContext, "_set_rotations", spy)
     model(ids)
     return seen[0].detach()
 

@@ -17,9 +17,9 @@ def small_config(scheme: str, **options: Any) -> cr.ModelConfig:
 
 
 OPTIONS = {
-    "content": "anchors, competition, learn_competition, learn_sharpness, noise, sharpness",
-    "random": "anchors, competition, learn_competition, learn_sharpness, sharpness",
-    "local": "competition, learn_competition, learn_sharpness, sharpness",
+    "content": "competition, learn_competition, learn_sharpness, noise, sharpness, window",
+    "random": "competition, learn_competition, learn_sharpness, sharpness, window",
+    "local": "competition, learn_competition, learn_sharpness, sharpness, window",
     "rope": "none",
     "alibi": "slopes",
     "nope": "none",

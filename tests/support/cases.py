@@ -28,8 +28,8 @@ class Case:
     padding: str = "none"
     memory_rate: float = 0.0
     competition: str = "none"
-    spare: tuple[int, ...] = ()
     layout: str = "half"
+    window: int = 0
 
 
 CASES = [
@@ -44,16 +44,28 @@ CASES = [
     Case("competition per head", competition="per head", heads=4, kv_heads=2),
     Case("grouped queries", heads=6, kv_heads=2),
     Case("interleaved, partial", pairs=5, layout="interleaved"),
-    Case("spared units", competition="number", spare=(1, 0)),
-    Case("spared units per head", competition="per head", spare=(3, 1), heads=4, end_rate=0.3),
-    Case("spared units and padding", competition="number", spare=(0, 2), padding="holes"),
-    Case("spared units on the left", competition="per head", spare=(1, 1), padding="left"),
     Case("left padding", padding="left", competition="number"),
     Case("right padding", padding="right"),
     Case("holes", padding="holes"),
     Case("a row of padding", padding="row"),
     Case("memory units", memory_rate=0.5, end_rate=0.2),
     Case("all together", padding="left", memory_rate=0.4, competition="per head", heads=4, kv_heads=1),
+    Case("window", window=30),
+    Case("window of one token", window=1, seq=70),
+    Case("window of the whole text", window=500, competition="number"),
+    Case("window in whole blocks", seq=256, batch=1, window=64, competition="per head"),
+    Case("window within long units", seq=300, end_rate=0.0, max_length=90, batch=1, window=50),
+    Case("window, one-token units", seq=70, end_rate=1.0, window=9, competition="number"),
+    Case("window, competition per head", competition="per head", heads=4, kv_heads=2, window=20),
+    Case("window, interleaved, partial", pairs=5, layout="interleaved", window=25),
+    Case("window, left padding", padding="left", competition="number", window=20),
+    Case("window, right padding", padding="right", window=40),
+    Case("window, holes", padding="holes", competition="number", window=20),
+    Case("window, a row of padding", padding="row", window=20),
+    Case("window, memory units", memory_rate=0.5, end_rate=0.2, window=30, competition="number"),
+    Case(
+        "window, all together", padding="left", memory_rate=0.4, competition="per head", heads=4, kv_heads=1, window=30
+    ),
 ]
 
 
@@ -66,12 +78,16 @@ class Inputs:
     competition: float | Tensor
     units: cr.Units
     layout: str
-    spare: tuple[int, ...] = ()
+    window: int = 0
 
     def leaves(self) -> list[Tensor]:
         """Everything a gradient is asked for."""
         learned = [self.competition] if isinstance(self.competition, Tensor) else []
         return [self.q, self.k, self.v, self.angles, *learned]
+
+    def frequencies(self) -> Tensor:
+        """Of plain RoPE, which is read within a window."""
+        return 100.0 ** -torch.linspace(0, 1, self.angles.shape[-1], dtype=torch.float64)[None]
 
     def to(self, device: str, dtype: torch.dtype) -> Inputs:
         """The same values elsewhere; angles and the exponent stay float32 at least, as in a model."""
@@ -86,7 +102,7 @@ class Inputs:
             leaf(self.competition, wide) if isinstance(self.competition, Tensor) else self.competition,
             self.units.to(torch.device(device)),
             self.layout,
-            self.spare,
+            self.window,
         )
 
 
@@ -106,7 +122,7 @@ def make(case: Case, seed: int = 0) -> Inputs:
         competition,
         _units(case, generator),
         case.layout,
-        case.spare,
+        case.window,
     )
 
 
@@ -139,8 +155,9 @@ def output_and_gradients(
         inputs.units,
         inputs.angles,
         competition=inputs.competition,
-        spare=inputs.spare,
         pairs=inputs.layout,
+        window=inputs.window,
+        frequencies=inputs.frequencies(),
         **settings,
     )
     grads = torch.autograd.grad((out * weight.to(out)).sum(), inputs.leaves())

@@ -15,9 +15,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from contentrope.kernels import address, rotary
-from contentrope.kernels.attention import ops
+from contentrope.kernels.attention import decode, ops
 from contentrope.kernels.tuning import tiles_for
-from tests.support.all_kernels import run_all
+from tests.support.all_kernels import run_all, single_tokens
 
 TYPES = {
     torch.bfloat16: "*bf16",
@@ -51,9 +51,10 @@ def recorded() -> list[Launch]:
         launches.append((kernel, (*tensors, *numbers), constants))
 
     ops.tuned = lambda kernel: kernel
-    for module in (ops, rotary, address):
+    for module in (ops, rotary, address, decode):
         module.start = record  # type: ignore[attr-defined]
     run_all("cpu")
+    single_tokens("cpu")
     return launches
 
 

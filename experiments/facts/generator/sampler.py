@@ -24,6 +24,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from contentrope.errors import InputError
+from experiments.experiment import require_integer
 from experiments.facts.generator.sentences import PIECES_PER_FACT, SIGNS, FactVocabulary, Layout, Writer
 from experiments.facts.generator.words import DOMAINS, TEMPLATES
 from experiments.facts.generator.world import (
@@ -35,7 +36,6 @@ from experiments.facts.generator.world import (
     Kind,
     World,
     require_choice,
-    require_integer,
     sizes_of,
 )
 

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, field
 from itertools import permutations
 from math import factorial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 from contentrope.corpora.shakespeare import cache_folder
 from contentrope.errors import InputError
 from contentrope.files import write_whole
+from experiments.experiment import require_integer
 from experiments.facts.generator.words import DOMAINS, ROLES, TEMPLATES
 
 Kind = Literal["any", "chain2", "chain3"]
@@ -203,8 +204,3 @@ def _checked(data: bytes, origin: str, remedy: str) -> tuple[str, ...]:
 def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
-
-
-def require_integer(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from contentrope.attention import flex, fused, reference, tiled
-from contentrope.attention.pairs import Exponent, Keys, PairRule, Queries, States
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, unit_positions
 from contentrope.config import PairLayout
-from contentrope.errors import BackendError, InputError
-from contentrope.rotary import at_least_float32, rotate, rotation_of
+from contentrope.errors import BackendError, InputError, quoted
+from contentrope.rotary import Rotation, at_least_float32, position_rotations, rotate, rotation_of
 from contentrope.units import Units
 from contentrope.units.table import can_be_read
 
+WIDEST = 2**30
+"""Tokens of a near window, at most."""
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -44,29 +47,27 @@ class Backend:
     negative_scale: bool = True
 
     def __call__(
-        self,
-        query: Queries,
-        local_key: Keys,
-        addressed_key: Keys,
-        value: Keys,
-        rule: PairRule,
-        *,
-        competition: Exponent = 0.0,
-        dropout: float = 0.0,
-        scale: float,
+        self, states: States, rule: PairRule, *, competition: Exponent = 0.0, dropout: float = 0.0, scale: float
     ) -> Queries:
+        query = states.query
         self.require(query, query.shape[-1], dropout=dropout, cached=rule.offset > 0, scale=scale)
-        states = States(query, local_key, addressed_key, value)
         return self.attend(states, rule, competition=competition, dropout=dropout, scale=scale)
 
-    def require(
-        self, states: Tensor, head_dim: int, *, dropout: float = 0.0, cached: bool = False, scale: float = 1.0
-    ) -> None:
-        """Raise where it cannot read such a call. Of ``states`` only device and dtype are asked."""
-        if refusal := self.refusal(states, head_dim, dropout, cached, scale):
+    def require(self, states: Tensor, head_dim: int, **call: Any) -> None:
+        """Raise where it cannot read such a call, see :meth:`refusal`."""
+        if refusal := self.refusal(states, head_dim, **call):
             raise BackendError(f"backend {self.name!r} {refusal}")
 
-    def refusal(self, states: Tensor, head_dim: int, dropout: float, cached: bool, scale: float = 1.0) -> str | None:
+    def refusal(
+        self,
+        states: Tensor,
+        head_dim: int,
+        *,
+        dropout: float = 0.0,
+        cached: bool = False,
+        scale: float = 1.0,
+    ) -> str | None:
+        """Why it cannot read such a call; None: it can. Of ``states`` only device and dtype are asked."""
         if self.runs_on is not None and not self.runs_on(states.device):
             return f"needs CUDA tensors, got {states.device}; use backend='tiled'"
         if dropout and not self.dropout:
@@ -119,18 +120,21 @@ def addressed_attention(
     *,
     backend: str = "auto",
     competition: Exponent = 0.0,
-    spare: Sequence[int] = (),
     dropout: float = 0.0,
     pairs: PairLayout = "half",
     scale: float | None = None,
+    window: int = 0,
+    frequencies: Float[Tensor, "rows pairs"] | None = None,
 ) -> Float[Tensor, "batch heads seq head_dim"]:
     """Causal attention in which every completed unit is read at its address.
 
     ``q`` and ``k`` carry their local rotation already; ``angles`` holds the address of each token's unit, which
     is applied here where the causal rule allows it. ``competition`` is the exponent alpha by which
     the number of completed units counts against them: 0 as in the paper, 1 weighs the open unit against the
-    average earlier one; one number or one per query head. ``spare`` holds, for each key/value head, how many units
-    right before the own one it does not count against. Padding tokens read nothing and give zeros.
+    average earlier one; one number or one per query head. Padding tokens read nothing and give zeros.
+
+    ``window``: units that began at most so many tokens before the query's are read by plain RoPE, whose radians per
+    position are ``frequencies``, of one row or one for every key/value head; only what lies further back is addressed.
 
     >>> import contentrope as cr
     >>> ids = torch.tensor([[5, 6, 0, 7, 8]])
@@ -140,20 +144,43 @@ def addressed_attention(
     torch.Size([1, 2, 5, 8])
     """
     _check_shapes(q, k, v, units, angles, competition, dropout)
-    _check_spare(spare, k.shape[1], units)
-    rotation = rotation_of(angles.to(at_least_float32(q.dtype)))
-    by_token = q.transpose(1, 2), k.transpose(1, 2)
-    addressed_query = rotate(by_token[0], rotation.only_where(units.closes), pairs).transpose(1, 2)
-    addressed_key = rotate(by_token[1], rotation, pairs).transpose(1, 2)
+    check_window(window)
     attend = backend_function(backend, q, dropout=dropout, cached=False)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    rule = PairRule.among(units, tuple(spare))
-    return attend(addressed_query, k, addressed_key, v, rule, competition=competition, dropout=dropout, scale=scale)
+    rule = PairRule.among(units, window)
+    wide = at_least_float32(q.dtype)
+    address = rotation_of(angles.to(wide))
+
+    def rotated(x: Tensor, rotation: Rotation) -> Tensor:
+        return rotate(x.transpose(1, 2), rotation, pairs).transpose(1, 2)
+
+    far_key = rotated(k, address)
+    if not window:
+        states = States(rotated(q, address.only_where(units.closes)), k, far_key, v)
+    else:
+        by_position = _frequencies(frequencies, angles).to(q.device)
+        begins, beyond = unit_positions(units).clamp(min=0), torch.full((1, 1), window, device=q.device)
+        from_local, to_far = (Rotation(*position_rotations(at, by_position, 1.0, wide)) for at in (begins, beyond))
+        states = States(rotated(q, from_local), rotated(k, from_local), far_key, v, rotated(q, to_far))
+    return attend(states, rule, competition=competition, dropout=dropout, scale=scale)
 
 
-def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) -> Backend:
-    """The backend of that name, to be called as :class:`Backend` is."""
-    name = backend_name(name, query, query.shape[-1], dropout=dropout, cached=cached)
+def check_window(window: int) -> None:
+    if isinstance(window, bool) or not isinstance(window, int) or not 0 <= window <= WIDEST:
+        raise InputError(f"window must be a whole number of tokens from 0 (none) to {WIDEST}, got {quoted(window)}")
+
+
+def _frequencies(given: Tensor | None, angles: Tensor) -> Float[Tensor, "rows pairs"]:
+    kv_heads, pairs = angles.shape[2:]
+    if given is None or given.shape not in ((1, pairs), (kv_heads, pairs)):
+        got = "none" if given is None else tuple(given.shape)
+        raise InputError(f"a window needs frequencies=, (1 or kv_heads {kv_heads}, pairs {pairs}); got {got}")
+    return given.detach().double()
+
+
+def backend_function(name: str, query: Tensor, **call: Any) -> Backend:
+    """The backend of that name, to be called as :class:`Backend` is; ``call`` as in :meth:`Backend.refusal`."""
+    name = backend_name(name, query, query.shape[-1], **call)
     if name not in REGISTERED:
         raise BackendError(f"unknown backend {name!r}; choose auto, {', '.join(BACKENDS)}")
     backend = REGISTERED[name]
@@ -163,15 +190,15 @@ def backend_function(name: str, query: Tensor, *, dropout: float, cached: bool) 
     return backend
 
 
-def backend_name(name: str, states: Tensor, head_dim: int, *, dropout: float = 0.0, cached: bool = False) -> str:
-    """What ``auto`` stands for; any other name is left as it is. Of ``states`` only device and dtype are asked.
+def backend_name(name: str, states: Tensor, head_dim: int, **call: Any) -> str:
+    """What ``auto`` stands for; any other name is left as it is. The rest as in :meth:`Backend.refusal`.
 
     >>> backend_name("auto", torch.zeros(1), head_dim=64), backend_name("flex", torch.zeros(1), head_dim=64)
     ('tiled', 'flex')
     """
     if name != "auto":
         return name
-    if states.is_cuda and REGISTERED["fused"].refusal(states, head_dim, dropout, cached) is None:
+    if states.is_cuda and REGISTERED["fused"].refusal(states, head_dim, **call) is None:
         return "fused"
     return "tiled"
 
@@ -220,14 +247,6 @@ def _check_shapes(
     if not 0.0 <= dropout < 1.0:
         raise InputError(f"dropout must be in [0, 1), got {dropout}")
     refuse_non_finite("angles", angles)
-
-
-def _check_spare(spare: Sequence[int], kv_heads: int, units: Units) -> None:
-    whole = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in spare)
-    if spare and (len(spare) != kv_heads or not whole):
-        raise InputError(f"spare {spare} must be {kv_heads} whole numbers of at least 0, one per key/value head")
-    if any(spare) and units.has_memory:
-        raise InputError(f"spare {spare} gives units an order, memory units have none; leave it out")
 
 
 def refuse_non_finite(what: str, x: Tensor) -> None:

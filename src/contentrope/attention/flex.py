@@ -1,5 +1,8 @@
 """Addressed attention through FlexAttention: one call over the addressed keys followed by the local ones.
 
+With a near window every query has two versions. They lie side by side as one of twice the width, and so do the keys,
+zeros beside each: a product sees the query in the version that reads the key.
+
 The block mask is written down from the unit starts, one pass over the query blocks; no pair is evaluated for it.
 All tensors of a rule have fixed shapes, so one compilation serves every placing of the boundaries.
 
@@ -18,17 +21,21 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads, no_competition, silence_padding
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, no_competition, silence_padding
 
 BLOCK = 128
 
 
 def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
-    query, local_key, addressed_key, value = states
+    query, local_key, addressed_key, value, far_query = states
     kernel: Any = flex_attention if torch.compiler.is_compiling() else _compiled_kernel()
     layout = rule.memo.get("flex")
     if layout is None:
-        layout = rule.memo["flex"] = Layout(*block_layout(rule.start, rule.closes, rule.query_memory, rule.key_valid))
+        layout = rule.memo["flex"] = layout_of(rule)
+    if far_query is not None:
+        query = torch.cat((query, far_query), dim=-1)
+        zeros = torch.zeros_like(local_key)
+        local_key, addressed_key = torch.cat((local_key, zeros), dim=-1), torch.cat((zeros, addressed_key), dim=-1)
     out = kernel(
         query,
         _doubled(addressed_key, local_key),
@@ -53,21 +60,25 @@ class Layout(NamedTuple):
     full_by_key_count: Int[Tensor, "batch 1 doubled"]
     full_by_key: Int[Tensor, "batch 1 doubled blocks"]
     start: Int[Tensor, "batch queries"]
+    near_from: Int[Tensor, "batch queries"]
+    """The column where the query's window begins; without a window, its unit."""
     closes: Bool[Tensor, "batch queries"]
-    memory: Bool[Tensor, "batch queries"]
+    memory: Bool[Tensor, "batch padded"]
     valid: Bool[Tensor, "batch padded"]
 
 
 @torch.library.custom_op(
     "contentrope::block_layout",
     mutates_args=(),
-    schema="(Tensor start, Tensor closes, Tensor? memory, Tensor? valid) -> Tensor[]",
+    schema="(Tensor start, Tensor near_from, Tensor closes, Tensor? memory, Tensor? valid) -> Tensor[]",
 )
-def block_layout(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None) -> list[Tensor]:
-    """A :class:`Layout` from the unit starts alone: no pair of tokens is looked at.
+def block_layout(
+    start: Tensor, near_from: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None
+) -> list[Tensor]:
+    """A :class:`Layout` from the starts of units and windows alone: no pair of tokens is looked at.
 
-    Query block i reads addressed blocks 0..i, and local blocks from its leftmost unit start to i. Addressed blocks
-    wholly left of that start are full: every pair in them is visible, unless padding or memory units hide some.
+    Query block i reads addressed blocks 0..i, and local blocks from its leftmost ``near_from`` to i. Addressed blocks
+    wholly left of that are full: every pair in them is visible, unless padding or memory units hide some.
 
     An operator of its own, because the compiler may otherwise fold the block lists into strided views, which the
     attention kernel reads out of bounds.
@@ -75,9 +86,9 @@ def block_layout(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Te
     batch, queries = start.shape
     blocks = -(-queries // BLOCK)
     columns = blocks * BLOCK
-    padded_start = F.pad(start, (0, columns - queries), value=columns)
+    padded_from = F.pad(near_from, (0, columns - queries), value=columns)
     diagonal = torch.arange(blocks, device=start.device).expand(batch, -1)
-    leftmost = torch.minimum(padded_start.view(batch, blocks, BLOCK).amin(-1) // BLOCK, diagonal)
+    leftmost = torch.minimum(padded_from.view(batch, blocks, BLOCK).amin(-1) // BLOCK, diagonal)
     full_count = leftmost if memory is None and valid is None else torch.zeros_like(leftmost)
     addressed_count, local_count = diagonal - full_count + 1, diagonal - leftmost + 1
     slot = torch.arange(2 * blocks, device=start.device)
@@ -91,7 +102,8 @@ def block_layout(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Te
     full = slot.expand_as(partial)
     lists = (partial_count, partial, full_count, full, *_by_key(partial_count, partial), *_by_key(full_count, full))
     seen = torch.ones_like(closes) if valid is None else valid
-    facts = (start, closes, torch.zeros_like(closes) if memory is None else memory, F.pad(seen, (0, columns - queries)))
+    marked = torch.zeros_like(closes) if memory is None else memory
+    facts = (start, near_from, closes, *(F.pad(x, (0, columns - queries)) for x in (marked, seen)))
     # Fresh memory for each: an operator may not hand its inputs back, and the kernel wants whole tensors.
     return [*(x[:, None].int().contiguous() for x in lists), *(x.clone() for x in facts)]
 
@@ -104,13 +116,17 @@ def _by_key(count: Int[Tensor, "batch blocks"], blocks: Int[Tensor, "batch block
 
 
 @block_layout.register_fake
-def _(start: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None) -> list[Tensor]:
+def _(start: Tensor, near_from: Tensor, closes: Tensor, memory: Tensor | None, valid: Tensor | None) -> list[Tensor]:
     batch, queries = start.shape
     blocks = -(-queries // BLOCK)
     sizes = [(1, blocks), (1, blocks, 2 * blocks)] * 2 + [(1, 2 * blocks), (1, 2 * blocks, blocks)] * 2
     lists = [start.new_empty((batch, *size), dtype=torch.int32) for size in sizes]
-    facts = [torch.empty_like(x) for x in (start, closes, closes)]
-    return [*lists, *facts, closes.new_empty(batch, blocks * BLOCK)]
+    facts = [torch.empty_like(x) for x in (start, near_from, closes)]
+    return [*lists, *facts, *(closes.new_empty(batch, blocks * BLOCK) for _ in range(2))]
+
+
+def layout_of(rule: PairRule) -> Layout:
+    return Layout(*block_layout(rule.start, rule.near_from, rule.closes, rule.query_memory, rule.key_valid))
 
 
 def block_mask(layout: Layout, rule: PairRule) -> BlockMask:
@@ -133,16 +149,21 @@ def block_mask(layout: Layout, rule: PairRule) -> BlockMask:
 
 def _visible(layout: Layout, rule: PairRule) -> Callable[..., Tensor]:
     """The pair rule over doubled keys: column c < columns is the addressed key c, else the local key c - columns."""
-    start, closes, memory, valid = layout.start, layout.closes, layout.memory, layout.valid
+    *_, start, near_from, closes, memory, valid = layout
     columns = valid.shape[1]
-    has_memory, padded = rule.query_memory is not None, rule.key_valid is not None
+    has_memory, padded, has_window = rule.query_memory is not None, rule.key_valid is not None, rule.near is not None
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, doubled: Tensor) -> Tensor:
         is_local = doubled >= columns
         key = torch.where(is_local, doubled - columns, doubled)
         own_unit = key >= start[batch, query]
-        closing = closes[batch, query]
-        seen = torch.where(is_local, own_unit & ~closing, ~own_unit | closing) & (key <= query)
+        if has_window:
+            reads_local = key >= near_from[batch, query]
+            if has_memory:
+                reads_local = reads_local & (own_unit | ~memory[batch, key])
+        else:
+            reads_local = own_unit & ~closes[batch, query]
+        seen = torch.where(is_local, reads_local, ~reads_local) & (key <= query)
         if has_memory:
             seen = seen & (own_unit | ~memory[batch, query])
         if padded:
@@ -158,15 +179,13 @@ def _own_unit_bonus(
     if no_competition(competition):
         return None
     batch, heads = query.shape[:2]
-    bonus = rule.own_unit_bonus(competition, torch.float32)
-    bonus, unweighed = (
-        for_heads(x, heads).expand(batch, heads, -1).contiguous() for x in (bonus, rule.unweighed_from())
-    )
-    columns = layout.valid.shape[1]
+    bonus = rule.own_unit_bonus(competition, torch.float32).expand(batch, heads, -1).contiguous()
+    start, columns, has_window = layout.start, layout.valid.shape[1], rule.near is not None
 
     def add_bonus(score: Tensor, b: Tensor, h: Tensor, q: Tensor, doubled: Tensor) -> Tensor:
-        key = torch.where(doubled >= columns, doubled - columns, doubled)
-        return score + torch.where(key >= unweighed[b, h, q], bonus[b, h, q], 0.0)
+        is_local = doubled >= columns
+        key = torch.where(is_local, doubled - columns, doubled)
+        return score + torch.where(is_local if has_window else key >= start[b, q], bonus[b, h, q], 0.0)
 
     return add_bonus
 

@@ -10,6 +10,13 @@ For a query t and a key s <= t:
 An open unit's address depends on tokens still to come, so nobody but its closing token may read it.
 A query of a memory unit sees its own unit only.
 
+With a near window of W tokens the *local* keys stand at ordinary, growing positions, and are called near:
+
+    s's unit began at most W tokens before t's -> near key: the model's own RoPE
+    s's unit began earlier, or is memory       -> addressed key, read by a query W positions into the own unit
+
+Every query comes in two versions then, and a query that closes its unit is one like any other.
+
 Shapes: batch, queries (this call's tokens), keys (all columns so far; queries are the last of them).
 """
 
@@ -20,7 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.units import Units
@@ -42,49 +49,69 @@ class States(NamedTuple):
     local_key: Keys
     addressed_key: Keys
     value: Keys
+    far_query: Queries | None = None
+    """Under a near window, what reads addressed keys; None: the one query reads both."""
+
+    def to(self, dtype: torch.dtype) -> States:
+        return States(*(None if x is None else x.to(dtype) for x in self))  # type: ignore[arg-type]
 
 
-class Spared(NamedTuple):
-    """What competition leaves alone besides a query's own unit: by head, units right before it."""
+class Near(NamedTuple):
+    """The near window of every query. Positions count tokens that are neither padding nor memory."""
 
-    start: Int[Tensor, "batch kv_heads queries"]
-    """Column of the first token that is left alone; nowhere right of the own unit's."""
-    units: Int[Tensor, "batch kv_heads queries"]
-    """How many units that is, the own one not counted."""
-    most: int
-    """Of all heads."""
+    begin: Int[Tensor, "batch queries"]
+    """The column from which keys are read near: where a unit begins, at or left of the query's own."""
+    far_units: Int[Tensor, "batch queries"]
+    """Completed units that are read far; of a memory unit's queries any number, as they see none."""
+    key_memory: Bool[Tensor, "batch keys"] | None
+    """Keys of memory units, which other units read far wherever they stand."""
 
-
-def for_heads(x: Shaped[Tensor, "batch kv_heads queries"], heads: int) -> Shaped[Tensor, "batch heads queries"]:
-    """For query heads, of which neighbours share a key/value head; what is the same for all stays so."""
-    return x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], dim=1)
+    def reorder(self, index: Int[Tensor, "rows"]) -> Near:
+        return Near(*(None if x is None else x[index] for x in self))  # type: ignore[arg-type]
 
 
-def spared_units(
-    begins: Int[Tensor, "batch units"],
-    slot: Int[Tensor, "batch queries"],
-    first: Int[Tensor, "batch 1"],
-    back: tuple[int, ...],
-) -> Spared:
-    """``back`` says, for each key/value head, how many units before the own one are spared; none where there are not
-    as many. ``begins`` are the first columns of ``max(back)`` units before slot 0, whose number is ``first``, and of
-    the slots.
+def near_window(
+    width: int,
+    unit_position: Int[Tensor, "batch keys"],
+    unit: Int[Tensor, "batch keys"],
+    queries: tuple[Int[Tensor, "batch queries"], ...],
+    query_memory: Bool[Tensor, "batch queries"] | None = None,
+    key_memory: Bool[Tensor, "batch keys"] | None = None,
+) -> Near:
+    """``unit_position`` is where each column's unit begins, counted in positions: -1 for padding and memory.
+
+    ``queries`` are, for each query, the position at which its unit begins, the column, and its number.
     """
-    reach = max(back)
-    own = slot.clamp(max=begins.shape[1] - reach - 1)
-    start, units = [], []
-    for count in back:
-        there = first + slot >= count
-        start.append(begins.gather(1, own + reach - torch.where(there, count, 0)))
-        units.append(torch.where(there, count, 0))
-    return Spared(torch.stack(start, dim=1), torch.stack(units, dim=1), reach)
+    position, start, number = queries
+    # Non-decreasing, so that it can be searched: padding and memory stand where what came before them stands.
+    begins = unit_position.cummax(1).values.contiguous()
+    begin = torch.searchsorted(begins, (position - width).clamp(min=0).contiguous())
+    begin = torch.minimum(begin, start)
+    if key_memory is None:
+        first_near = unit.gather(1, begin.clamp(max=unit.shape[1] - 1))
+        return Near(begin, torch.where(begin < start, first_near, number), None)
+    is_first = F.pad(begins, (1, 0), value=-1).diff(dim=1) > 0
+    units_before = F.pad(is_first.cumsum(1), (1, 0))  # that are read near, left of each column
+    near_units = units_before.gather(1, start) - units_before.gather(1, begin)
+    begin = begin if query_memory is None else torch.where(query_memory, start, begin)
+    return Near(begin, number - near_units, key_memory)
 
 
-def unit_begins(units: Units, slot: Int[Tensor, "batch queries"], slots: int) -> Int[Tensor, "batch slots"]:
-    """The first column of each slot's unit; far to the right where there is none."""
-    nowhere = torch.full((len(slot), slots), units.offset + units.seq_length, dtype=torch.int64, device=slot.device)
-    start = torch.where(units.valid, units.start, units.offset + units.seq_length)
-    return nowhere.scatter_reduce(1, slot.clamp(max=slots - 1), start, "amin")
+def near_among(units: Units, width: int) -> Near:
+    """The windows of a whole sequence."""
+    at = unit_positions(units)
+    memory = units.memory if units.has_memory else None
+    return near_window(width, at, units.unit, (at, units.start, units.unit), memory, memory)
+
+
+def unit_positions(units: Units, before: Int[Tensor, "batch 1"] | int = 0) -> Int[Tensor, "batch seq"]:
+    """The position at which each token's unit begins, -1 for padding and memory. ``before`` are the positions that
+    earlier columns have taken."""
+    if not units.padded and not units.has_memory:
+        columns = torch.arange(units.seq_length, device=units.local.device)
+        return before + columns - units.local
+    counted = units.valid & ~units.memory
+    return torch.where(counted, before + counted.cumsum(1) - 1 - units.local, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +127,10 @@ class PairRule:
     query_valid: Bool[Tensor, "batch queries"] | None
     key_valid: Bool[Tensor, "batch keys"] | None
     query_memory: Bool[Tensor, "batch queries"] | None
-    spared: Spared | None = None
-    """None: competition takes from all earlier units."""
+    near: Near | None = None
+    """None: no window, only the own unit is read by local keys."""
+    window: int = 0
+    """How many tokens it has, where the host knows: bounds how far to the left near keys lie."""
     offset: int = 0
     longest: int | None = None
     """No unit has more columns; None: not known."""
@@ -109,14 +138,11 @@ class PairRule:
     """Where a backend keeps what it derives from the rule once for all layers."""
 
     @classmethod
-    def among(cls, units: Units, spare: tuple[int, ...] = ()) -> PairRule:
-        """The rule of a whole sequence read at once; ``spare``: see :func:`spared_units`."""
-        spared = None
-        if any(spare):
-            begins = F.pad(unit_begins(units, units.unit, units.seq_length), (max(spare), 0))
-            spared = spared_units(begins, units.unit, torch.zeros_like(units.unit[:, :1]), spare)
+    def among(cls, units: Units, window: int = 0) -> PairRule:
+        """The rule of a whole sequence read at once."""
         return cls(
-            spared=spared,
+            near=near_among(units, window) if window else None,
+            window=window,
             query_unit=units.unit,
             key_unit=units.unit,
             start=units.start,
@@ -135,6 +161,11 @@ class PairRule:
     def key_count(self) -> int:
         return self.offset + self.query_count
 
+    @property
+    def near_from(self) -> Int[Tensor, "batch queries"]:
+        """The column from which keys are read by their local version; left of it all are read addressed."""
+        return self.start if self.near is None else self.near.begin
+
     def log_completed(self, dtype: torch.dtype) -> Float[Tensor, "batch queries"]:
         """``log U``, U the units completed before the query (at least 1); 0 for a query that sees none of them.
 
@@ -143,29 +174,24 @@ class PairRule:
         found = self.query_unit.clamp(min=1).to(dtype).log()
         return found if self.query_memory is None else torch.where(self.query_memory, 0.0, found)
 
-    def own_unit_bonus(self, competition: Exponent, dtype: torch.dtype) -> Float[Tensor, "batch heads queries"]:
-        """``alpha * log U``, U the units completed before the query.
+    def log_far(self, dtype: torch.dtype) -> Float[Tensor, "batch queries"]:
+        """The same of the units that are read far."""
+        if self.near is None:
+            return self.log_completed(dtype)
+        found = self.near.far_units.clamp(min=1).to(dtype).log()
+        return found if self.query_memory is None else torch.where(self.query_memory, 0.0, found)
 
-        Subtracting it from the scores of earlier units, as the method is defined, and adding it to those of the
-        query's own unit differ by a constant per query, which softmax does not see. The own unit is the
-        smaller set, so the fast backends add.
+    def own_unit_bonus(self, competition: Exponent, dtype: torch.dtype) -> Float[Tensor, "batch heads queries"]:
+        """``alpha * log U``, U the completed units that are read far.
+
+        Subtracting it from the scores of those units, as the method is defined, and adding it to those of the
+        query's own unit, and its near ones, differ by a constant per query, which softmax does not see. The own unit
+        is the smaller set, so the fast backends add.
         """
-        log_units = self.log_competing(dtype)
+        log_units = self.log_far(dtype)[:, None]
         if not isinstance(competition, Tensor):
             return competition * log_units
-        if competition.ndim:
-            log_units = for_heads(log_units, len(competition))
         return competition.to(dtype).view(-1, 1) * log_units
-
-    def log_competing(self, dtype: torch.dtype) -> Float[Tensor, "batch kv_heads queries"]:
-        """The same by head, without the units that are spared."""
-        if self.spared is None:
-            return self.log_completed(dtype)[:, None]
-        return (self.query_unit[:, None] - self.spared.units).clamp(min=1).to(dtype).log()
-
-    def unweighed_from(self) -> Int[Tensor, "batch kv_heads queries"]:
-        """The column from which on competition takes nothing."""
-        return self.start[:, None] if self.spared is None else self.spared.start
 
 
 def aligned(bias: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"]:

@@ -7,36 +7,42 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States
 from contentrope.rotary import at_least_float32
 
 
 def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
-    query, local_key, addressed_key, value = states
+    query, local_key, addressed_key, value, far_query = states
     wide = at_least_float32(query.dtype)
     group = query.shape[1] // local_key.shape[1]
     local_key, addressed_key, value = (
         x.to(wide).repeat_interleave(group, dim=1) for x in (local_key, addressed_key, value)
     )
     out_dtype, query = query.dtype, query.to(wide)
+    far_query = query if far_query is None else far_query.to(wide)
     same_unit, visible = same_unit_and_visible(rule)
-    reads_local = same_unit & ~rule.closes[..., None]
+    near = same_unit if rule.near is None else _near_pairs(rule, same_unit)
+    reads_local = near & ~rule.closes[..., None] if rule.near is None else near
     scores = scale * torch.where(
-        reads_local[:, None], query @ local_key.transpose(-1, -2), query @ addressed_key.transpose(-1, -2)
+        reads_local[:, None], query @ local_key.transpose(-1, -2), far_query @ addressed_key.transpose(-1, -2)
     )
     alpha = torch.as_tensor(competition, dtype=wide, device=query.device).view(-1, 1, 1)
-    unweighed, competing = same_unit[:, None], rule.query_unit[:, None]
-    if rule.spared is not None:
-        begin, units = (for_heads(x, query.shape[1]) for x in rule.spared[:2])
-        unweighed = torch.arange(rule.key_count, device=query.device) >= begin[..., None]
-        competing = competing - units
-    log_units = competing.clamp(min=1).to(wide).log()[..., None]
-    scores = scores - torch.where(unweighed, 0.0, alpha * log_units)
+    far_units = rule.query_unit if rule.near is None else rule.near.far_units
+    log_units = far_units.clamp(min=1).to(wide).log()[:, None, :, None]
+    scores = scores - torch.where(near[:, None], 0.0, alpha * log_units)
     scores = scores.masked_fill(~visible[:, None], -torch.inf)
     # A row that sees nothing (padding) gets weights of zero instead of 0/0.
     sees_any = visible.any(-1)[:, None, :, None]
     weights = torch.where(sees_any, scores, 0.0).softmax(-1) * sees_any
     return (F.dropout(weights, dropout) @ value).to(out_dtype)
+
+
+def _near_pairs(rule: PairRule, same_unit: Bool[Tensor, "batch queries keys"]) -> Tensor:
+    """Which keys a query reads at ordinary positions: those of its window, but for memory units other than its own."""
+    near = rule.near
+    assert near is not None
+    in_window = torch.arange(rule.key_count, device=near.begin.device) >= near.begin[..., None]
+    return in_window if near.key_memory is None else in_window & (same_unit | ~near.key_memory[:, None])
 
 
 def same_unit_and_visible(

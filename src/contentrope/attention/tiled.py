@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from contentrope.attention.pairs import Exponent, PairRule, Queries, States, for_heads, no_competition, silence_padding
+from contentrope.attention.pairs import Exponent, PairRule, Queries, States, no_competition, silence_padding
 from contentrope.rotary import at_least_float32
 
 TILE = {"cpu": (48, 2**26), "cuda": (512, 2**30)}
@@ -25,38 +25,43 @@ Tiles of 48 measure best on the CPU; a GPU wants few, large products."""
 
 
 class Tile(NamedTuple):
-    """Queries begin..end of the call against keys 0..keys, of which band..keys need both versions."""
+    """Queries begin..end of the call against keys 0..keys: those before ``band`` are read addressed by all of them,
+    those from ``far`` on local by all of them, and what lies between needs both versions."""
 
     begin: int
     end: int
     band: int
+    far: int
     keys: int
     reads_local: Bool[Tensor, "batch 1 1 tile band"]
     future: Float[Tensor, "tile band"]
     """0 where the key is not after the query, -inf where it is."""
-    unweighed: Bool[Tensor, "batch kv_heads 1 tile band"]
-    """Keys from which competition takes nothing, those of the own unit among them."""
+    near: Bool[Tensor, "batch 1 1 tile band"]
+    """Keys from which competition takes nothing: of the query's own unit and its window, and some after the query."""
     hidden: Bool[Tensor, "batch 1 1 tile keys"] | None
     """Pairs out of sight for another reason: padding, or a memory unit looking outside itself."""
 
 
 def attend(states: States, rule: PairRule, *, competition: Exponent, dropout: float, scale: float) -> Queries:
-    query, local_key, addressed_key, value = states
+    query, local_key, addressed_key, value, far_query = states
     dtype, wide = query.dtype, at_least_float32(query.dtype)
     batch, heads, queries, head_dim = query.shape
     kv_heads = local_key.shape[1]
     group = heads // kv_heads
     bonus = None
     if not no_competition(competition):
-        bonus = for_heads(rule.own_unit_bonus(competition, wide), heads).expand(batch, heads, queries)
+        bonus = rule.own_unit_bonus(competition, wide).expand(batch, heads, queries)
         bonus = bonus.reshape(batch, kv_heads, group, queries, 1)
     # The seed comes from torch's generator, so that torch.manual_seed governs dropout here as everywhere.
     seed = int(torch.randint(2**62, ())) if dropout else 0
     tiles = tiles_of(rule, batch * heads)
-    grouped = (query.to(wide) * scale).reshape(batch, kv_heads, group, queries, head_dim)
+    grouped, far = (
+        None if x is None else (x.to(wide) * scale).reshape(batch, kv_heads, group, queries, head_dim)
+        for x in (query, far_query)
+    )
     rows = batch * kv_heads
     keys_and_values = (x.to(wide).reshape(rows, rule.key_count, head_dim) for x in (local_key, addressed_key, value))
-    out = _Tiled.apply(grouped, *keys_and_values, bonus, tiles, dropout, seed)
+    out = _Tiled.apply(grouped, far, *keys_and_values, bonus, tiles, dropout, seed)
     return silence_padding(out.reshape(query.shape).to(dtype), rule)
 
 
@@ -66,30 +71,35 @@ def tiles_of(rule: PairRule, rows: int) -> list[Tile]:
     tile = max(16, min(most, room // max(4 * rows * rule.key_count, 1) // 16 * 16))
     tiles = rule.memo.get(("tiles", tile))
     if tiles is None:
-        leftmost = rule.unweighed_from().amin((0, 1)).split(tile) if rule.start.numel() else ()
-        ends = [min((i + 1) * tile, rule.query_count) for i in range(len(leftmost))]
-        tiles = [
-            _tile(rule, i * tile, end, int(starts.amin()))
-            for i, (end, starts) in enumerate(zip(ends, leftmost, strict=True))
-        ]
+        begins = range(0, rule.query_count, tile) if rule.start.numel() else ()
+        tiles = [_tile(rule, begin, min(begin + tile, rule.query_count)) for begin in begins]
         rule.memo["tiles", tile] = tiles
     return tiles
 
 
-def _tile(rule: PairRule, begin: int, end: int, band: int) -> Tile:
-    keys = rule.offset + end
+def _tile(rule: PairRule, begin: int, end: int) -> Tile:
+    near, keys = rule.near, rule.offset + end
+    near_from = rule.near_from[:, begin:end]
+    band, far = int(near_from.amin()), keys
+    if near is not None and near.key_memory is None:  # else a query that closes, or a memory unit, may be read so late
+        far = max(int(near_from.amax()), band)
     columns = torch.arange(keys, device=rule.start.device)
     query_column = columns[rule.offset + begin :, None]
-    start = rule.start[:, None, None, begin:end, None]
+    from_here = near_from[:, None, None, :, None]
     closes = rule.closes[:, None, None, begin:end, None]
     band_column = columns[band:]
     is_future = band_column > query_column
-    own_unit = band_column >= start
-    future = torch.zeros(is_future.shape, device=start.device).masked_fill_(is_future, -torch.inf)
-    # A closing query reads its own unit addressed; the future, masked in the local scores, stays with those.
-    reads_local = own_unit & ~(closes & ~is_future)
-    unweighed = band_column >= rule.unweighed_from()[:, :, None, begin:end, None]
-    return Tile(begin, end, band, keys, reads_local, future, unweighed, _hidden(rule, begin, end, columns))
+    in_window = band_column >= from_here
+    future = torch.zeros(is_future.shape, device=columns.device).masked_fill_(is_future, -torch.inf)
+    if near is None:
+        # A closing query reads its own unit addressed; the future, masked in the local scores, stays with those.
+        reads_local = in_window & ~(closes & ~is_future)
+    else:
+        if near.key_memory is not None:
+            own_unit = band_column >= rule.start[:, None, None, begin:end, None]
+            in_window = in_window & (own_unit | is_future | ~near.key_memory[:, None, None, None, band:keys])
+        reads_local = in_window
+    return Tile(begin, end, band, far, keys, reads_local, future, in_window, _hidden(rule, begin, end, columns))
 
 
 def _hidden(rule: PairRule, begin: int, end: int, columns: Tensor) -> Tensor | None:
@@ -105,20 +115,30 @@ def _hidden(rule: PairRule, begin: int, end: int, columns: Tensor) -> Tensor | N
     return None if hidden is None else hidden[:, None, None]
 
 
-def _scores(query: Tensor, local_key: Tensor, addressed_key: Tensor, bonus: Tensor | None, tile: Tile) -> Tensor:
+def _scores(
+    query: Tensor, far_query: Tensor | None, local_key: Tensor, addressed_key: Tensor, bonus: Tensor | None, tile: Tile
+) -> Tensor:
     """Scores of one tile, shape (batch, kv_heads, group, tile, keys)."""
-    batch, kv_heads, group, _, head_dim = query.shape
-    rows = query[:, :, :, tile.begin : tile.end].reshape(batch * kv_heads, -1, head_dim)
-    shape = (batch, kv_heads, group, tile.end - tile.begin, -1)
-    scores = torch.bmm(rows, addressed_key[:, : tile.keys].transpose(1, 2)).view(shape)
-    local = torch.bmm(rows, local_key[:, tile.band : tile.keys].transpose(1, 2)).view(shape)
+    shape = (*query.shape[:3], tile.end - tile.begin, -1)
+    rows = _rows_of(query, tile)
+    far_rows = rows if far_query is None else _rows_of(far_query, tile)
+    addressed = torch.bmm(far_rows, addressed_key[:, : tile.far].transpose(1, 2)).view(shape)
+    local = torch.bmm(rows, local_key[:, tile.band : tile.keys].transpose(1, 2)).view(shape).add_(tile.future)
+    scores = addressed
+    if tile.far < tile.keys:
+        scores = torch.cat((addressed, local[..., tile.far - tile.band :]), dim=-1)
     band = scores[..., tile.band :]
-    torch.where(tile.reads_local, local.add_(tile.future), band, out=band)
+    torch.where(tile.reads_local, local, band, out=band)
     if bonus is not None:
-        band.addcmul_(tile.unweighed.to(band.dtype), bonus[..., tile.begin : tile.end, :])
+        band.addcmul_(tile.near.to(band.dtype), bonus[..., tile.begin : tile.end, :])
     if tile.hidden is not None:
         scores.masked_fill_(tile.hidden, -torch.inf)
     return scores
+
+
+def _rows_of(x: Float[Tensor, "batch kv_heads group queries head_dim"], tile: Tile) -> Float[Tensor, "rows m head_dim"]:
+    """The queries of a tile, those of all heads that share keys one after the other."""
+    return x[:, :, :, tile.begin : tile.end].flatten(0, 1).flatten(1, 2)
 
 
 def _keep(weights: Tensor, dropout: float, seed: int, tile: Tile) -> Tensor:
@@ -134,6 +154,7 @@ class _Tiled(Function):
     def forward(
         ctx: Any,
         query: Tensor,
+        far_query: Tensor | None,
         local_key: Tensor,
         addressed_key: Tensor,
         value: Tensor,
@@ -142,11 +163,11 @@ class _Tiled(Function):
         dropout: float,
         seed: int,
     ) -> Tensor:
-        ctx.save_for_backward(query, local_key, addressed_key, value, bonus)
+        ctx.save_for_backward(query, far_query, local_key, addressed_key, value, bonus)
         ctx.settings = tiles, dropout, seed
         out = torch.empty_like(query)
         for tile in reversed(tiles):  # as in plain.py, the largest first
-            weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
+            weights = _scores(query, far_query, local_key, addressed_key, bonus, tile).softmax(-1)
             if dropout:
                 weights *= _keep(weights, dropout, seed, tile)
             flat = weights.view(len(value), -1, tile.keys)
@@ -158,15 +179,14 @@ class _Tiled(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         # Asked for once: under gradient checkpointing a second time is refused.
         saved = ctx.saved_tensors
-        query, local_key, addressed_key, value, bonus = saved
+        query, far_query, local_key, addressed_key, _, bonus = saved
         tiles, dropout, seed = ctx.settings
-        grads = [torch.empty_like(query), *(torch.zeros_like(x) for x in (local_key, addressed_key, value))]
-        grad_bonus = torch.zeros_like(bonus) if bonus is not None else None
+        grads = [None if x is None else torch.zeros_like(x) for x in saved]
         for tile in reversed(tiles):
-            weights = _scores(query, local_key, addressed_key, bonus, tile).softmax(-1)
+            weights = _scores(query, far_query, local_key, addressed_key, bonus, tile).softmax(-1)
             keep = _keep(weights, dropout, seed, tile) if dropout else None
-            _backward_tile(saved[:4], tile, grad, weights, keep, grads, grad_bonus)
-        return *grads, grad_bonus, None, None, None
+            _backward_tile(saved, tile, grad, weights, keep, grads)
+        return *grads, None, None, None
 
 
 def _backward_tile(
@@ -175,15 +195,19 @@ def _backward_tile(
     grad: Tensor,
     weights: Tensor,
     keep: Tensor | None,
-    grads: list[Tensor],
-    grad_bonus: Tensor | None,
+    grads: list[Tensor | None],
 ) -> None:
-    """Add one tile's share to the gradients of query, local key, addressed key, value and bonus."""
-    query, local_key, addressed_key, value = saved
-    grad_query, grad_local, grad_addressed, grad_value = grads
+    """Add one tile's share to the gradients of what was saved: query, far query, local key, addressed key, value and
+    bonus."""
+    query, far_query, local_key, addressed_key, value, _ = saved
+    grad_query, grad_far_query, grad_local, grad_addressed, grad_value, grad_bonus = grads
+    assert grad_query is not None
+    assert grad_local is not None
+    assert grad_addressed is not None
+    assert grad_value is not None
     rows, span = len(value), slice(tile.begin, tile.end)
-    flat_grad = grad[:, :, :, span].reshape(rows, -1, grad.shape[-1])
-    flat_query = query[:, :, :, span].reshape(rows, -1, query.shape[-1])
+    flat_grad, flat_query = _rows_of(grad, tile), _rows_of(query, tile)
+    flat_far_query = flat_query if far_query is None else _rows_of(far_query, tile)
     kept = weights if keep is None else weights * keep
     grad_value[:, : tile.keys] += torch.bmm(kept.view(rows, -1, tile.keys).transpose(1, 2), flat_grad)
     grad_weights = torch.bmm(flat_grad, value[:, : tile.keys].transpose(1, 2)).view_as(weights)
@@ -192,13 +216,17 @@ def _backward_tile(
     grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
     band = grad_scores[..., tile.band :]
     if grad_bonus is not None:
-        grad_bonus[..., span, :] = torch.where(tile.unweighed, band, 0.0).sum(-1, keepdim=True)
+        grad_bonus[..., span, :] = torch.where(tile.near, band, 0.0).sum(-1, keepdim=True)
     grad_local_scores = band * tile.reads_local
     band -= grad_local_scores
     flat_local = grad_local_scores.view(rows, -1, tile.keys - tile.band)
-    flat = grad_scores.view(rows, -1, tile.keys)
-    to_query = torch.bmm(flat, addressed_key[:, : tile.keys])
-    to_query += torch.bmm(flat_local, local_key[:, tile.band : tile.keys])
-    grad_query[:, :, :, span] = to_query.view(*weights.shape[:-1], -1)
-    grad_addressed[:, : tile.keys] += torch.bmm(flat.transpose(1, 2), flat_query)
+    flat = grad_scores.view(rows, -1, tile.keys)[..., : tile.far]
+    to_query = torch.bmm(flat, addressed_key[:, : tile.far])
+    to_near_query = torch.bmm(flat_local, local_key[:, tile.band : tile.keys])
+    if grad_far_query is None:
+        to_near_query += to_query
+    else:
+        grad_far_query[:, :, :, span] = to_query.view(*weights.shape[:-1], -1)
+    grad_query[:, :, :, span] = to_near_query.view(*weights.shape[:-1], -1)
+    grad_addressed[:, : tile.far] += torch.bmm(flat.transpose(1, 2), flat_far_query)
     grad_local[:, tile.band : tile.keys] += torch.bmm(flat_local.transpose(1, 2), flat_query)

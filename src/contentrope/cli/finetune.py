@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 from tyro.conf import arg
 
-from contentrope.anchors import dealt_out
+from contentrope.attention.api import check_window
 from contentrope.cli.options import (
     ALL,
     Device,
@@ -73,10 +73,10 @@ class Finetune:
     """Only the first characters of the text; nine tenths of them are trained on, the rest is held out."""
     positions: Literal["gated", "local"] = "local"
     """local: counted inside each unit at once; gated: from global to local in the first quarter of the training."""
+    window: int = 0
+    """Units that began at most so many tokens ago are read as by the original model; 0: only the unit itself is."""
     competition: float = 1.0
     """Exponent by which the number of earlier units counts against them; 0 as in the paper."""
-    anchors: Annotated[tuple[int, ...], several(int, "INT")] = ()
-    """How many units back the one lies from which an open unit goes on, dealt out to the key/value heads; 0: none."""
     lora: int = 0
     """Rank of LoRA; 0 trains all weights."""
     training: TrainOptions = field(
@@ -90,7 +90,7 @@ class Finetune:
     """Where to compute."""
 
     def run(self) -> None:
-        from contentrope.hf.plain import config_of, key_heads, load_tokenizer, require_embedded, require_transformers
+        from contentrope.hf.plain import config_of, load_tokenizer, require_embedded, require_transformers
 
         device, config = chosen_device(self.device), self.training.checked()
         require_seed(config.seed)
@@ -98,7 +98,6 @@ class Finetune:
         self._check()
         require_transformers(peft=bool(self.lora))
         original = config_of(self.model)
-        dealt_out(self.anchors, key_heads(original))
         text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
         ids = encode(text, tokenizer)
         for part in ids:
@@ -116,10 +115,15 @@ class Finetune:
         require_no_file(self.model)
         if abs(self.competition) > LARGEST:
             raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")
+        check_window(self.window)
+        if self.window and self.positions != "local":
+            raise InputError(f"positions {self.positions!r}: with window {self.window} they are the model's own")
+        if self.window >= self.length:
+            raise InputError(
+                f"window {self.window} must be smaller than length {self.length}: else no address is read in training"
+            )
         if self.lora < 0:
             raise InputError(f"lora must be 0, for all weights, or a rank of at least 1; got {self.lora}")
-        if any(self.anchors) and self.positions != "local":
-            raise InputError("anchors are for positions=local: they say themselves where units begin")
 
     def _settings(self, config: TrainConfig, text: Text, ids: Encoded) -> dict[str, Any]:
         """What decides the numbers, as JSON."""
@@ -134,7 +138,7 @@ class Finetune:
             "train": "lora" if self.lora else "all",
             "competition": self.competition,
             "learn_competition": False,
-            "anchors": self.anchors,
+            "window": self.window,
             "rank": self.lora or 1,
         }
         return {
@@ -197,8 +201,8 @@ class Finetune:
                 units=units_named(self.units),
                 marker=self.marker,
                 max_length=self.longest_unit,
+                window=self.window,
                 competition=self.competition,
-                anchors=self.anchors,
             )
             return CausalLM(with_lora(model, self.lora) if self.lora else model)
 

@@ -2,5 +2,6 @@
 
 from contentrope.context.addressed import AddressedContext
 from contentrope.context.chunk import Chunk, Context, PlainContext, Projected
+from contentrope.context.windowed import WindowedContext
 
-__all__ = ["AddressedContext", "Chunk", "Context", "PlainContext", "Projected"]
+__all__ = ["AddressedContext", "Chunk", "Context", "PlainContext", "Projected", "WindowedContext"]

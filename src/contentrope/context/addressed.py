@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.anchors import UnitsBefore
 from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.api import REGISTERED
-from contentrope.attention.pairs import aligned, no_competition, silence_padding, with_room
+from contentrope.attention.pairs import States, aligned, no_competition, silence_padding, with_room
 from contentrope.cache import Cache
 from contentrope.context.chunk import Chunk, Projected
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.units import SegmenterState, Units
+from contentrope.window import Leaving, Moved
 
 
 class Reading(NamedTuple):
@@ -36,6 +36,12 @@ class Reading(NamedTuple):
     local: Rotation
     earlier: Units | None = None
     """Under context parallelism: the units of the columns that lower ranks hold."""
+    width: int = 0
+    """Of the near window, in tokens; 0: none."""
+    begins: Int[Tensor, "batch seq"] | None = None
+    """With a window, the position at which each token's unit begins, -1 for padding and memory."""
+    moved: Moved | None = None
+    """With a window and columns before: what the call does to it."""
 
     def by_token(self, by_slot: Float[Tensor, "batch slots *rest"]) -> Float[Tensor, "batch seq *rest"]:
         if self.units.seq_length == 1:  # slots are as many as tokens
@@ -47,6 +53,15 @@ class Reading(NamedTuple):
     def slot(self) -> Int[Tensor, "batch seq"]:
         """The token's unit, counted from the one that was open before this call: 0..seq-1."""
         return self.units.unit - self.before.next_unit if self.before.columns else self.units.unit
+
+    def needs_addresses(self, chunk: Chunk) -> bool:
+        """Whether the call reads keys at addresses that were not there before."""
+        return self.leaving is not None if self.width and chunk.cache is not None else self.completes_any(chunk)
+
+    @property
+    def leaving(self) -> Leaving | None:
+        """With a window, cached and new columns that leave it."""
+        return None if self.moved is None else self.moved.leaving
 
     def completes_any(self, chunk: Chunk) -> bool:
         """False for a single token after others that closes no unit: decoding, most of the time. No address is needed
@@ -60,29 +75,18 @@ class Reading(NamedTuple):
         return cache is not None and not cache.padded and chunk.ids.numel() == 1 and self.units.ends_any is True
 
 
-class Carried(NamedTuple):
-    """What open units carry in place of an address of their own, and what the next call must know for that."""
-
-    by_slot: Float[Tensor, "batch slots kv_heads pairs"]
-    """Angles added to the local ones."""
-    recent: UnitsBefore
-    """The last units completed by the end of the call."""
-
-
-class Window(NamedTuple):
-    """Cached columns from ``begin`` whose unit is completed by this call, their address, and the rotation to it."""
+class Readdressed(NamedTuple):
+    """Columns from ``begin``, cached and new, whose stored keys the call rotates: in place, in every layer."""
 
     begin: int
-    completed: Bool[Tensor, "batch window"] | None
+    where: Bool[Tensor, "batch columns"] | None
     """None: all of them."""
-    address: Float[Tensor, "batch window kv_heads pairs"]
-    rotated: Float[Tensor, "batch window kv_heads pairs"]
+    angles: Float[Tensor, "batch columns kv_heads pairs"]
     rotation: Rotation
 
 
 class AddressedContext:
-    """``angles`` is the address of every slot; None: the identity, or no address is needed. ``carried``, if given, is
-    what every slot's unit carries while it is open: the places of units before it."""
+    """``angles`` is the address of every slot; None: the identity, or no address is needed."""
 
     def __init__(
         self,
@@ -93,61 +97,52 @@ class AddressedContext:
         competition: Callable[[int], float | Tensor],
         sharpness: Callable[[int], float | Tensor],
         open_total: Float[Tensor, "batch dim"] | None = None,
-        carried: Carried | None = None,
     ) -> None:
         self.chunk = chunk
         self.reading = reading
         self.competition = competition
         self.sharpness = sharpness
         self.open_total = open_total
-        self.carried = carried
         self.layout = chunk.config.rotary.pairs
         self.scale = 1 / math.sqrt(chunk.config.head_dim)
-        chunk.note(reading.units)
         # The reference defines single tokens too: it takes the general way.
         self.single = chunk.cache is not None and chunk.ids.shape[1] == 1 and chunk.backend != "reference"
         self.rule = _rule(chunk, reading, self.single)
         self.sees_all = self.rule.key_valid is None and self.rule.query_memory is None
         self.biases = dict(chunk.state.biases) if self.single and self.sees_all else {}
         self.query_rotation = self.key_rotation = reading.local
+        self.far_query_rotation: Rotation | None = None
         self.addressed_rotation: Rotation | None = None
         self.fused_rotations: fused.FusedRotations | None = None
-        self.window: Window | None = None
-        if carried is not None:
-            open_rotation = rotation_of(reading.by_token(carried.by_slot))
-            self.query_rotation = self.key_rotation = reading.local.then(open_rotation)
-        if angles is not None:
-            self._address(angles)
+        self.readdressed: Readdressed | None = None
+        self._set_rotations(angles)
 
-    def _address(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"]) -> None:
+    def _set_rotations(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"] | None) -> None:
+        if by_slot is None:
+            return
         reading, cache, closes = self.reading, self.chunk.cache, self.reading.units.closes
-        if self.chunk.backend == "fused" and cache is None and self.carried is None:
+        if self.chunk.backend == "fused" and cache is None:
             REGISTERED["fused"].require(self.chunk.embedded, self.chunk.config.head_dim)
             self.fused_rotations = fused.rotations_of(reading.local, by_slot, reading.slot, closes)
             return
-        by_token = reading.by_token(by_slot)
-        address = rotation_of(by_token)
-        if self.carried is None:
-            of_query = address if reading.completes_all(self.chunk) else address.only_where(closes)
-        else:
-            of_open_unit = reading.by_token(self.carried.by_slot)
-            of_query = rotation_of(torch.where(closes[..., None, None], by_token, of_open_unit))
+        address = rotation_of(reading.by_token(by_slot))
+        of_query = address if reading.completes_all(self.chunk) else address.only_where(closes)
         self.query_rotation = reading.local.then(of_query)
         if cache is None:
             self.addressed_rotation = reading.local.then(address)
         else:
-            self.window = _window(cache, self.chunk, reading, by_slot, self.carried)
+            self.readdressed = _completed(cache, self.chunk, reading, by_slot)
             if self.single:
-                self._rotate_cached_keys(cache, self.window)
+                # A single token needs no key in both versions: its own is stored as its query is rotated.
+                self.key_rotation = self.query_rotation
+                self._rotate_cached_keys(cache, self.readdressed)
 
-    def _rotate_cached_keys(self, cache: Cache, window: Window) -> None:
-        """A single token needs no key in both versions: those of the unit it completes are rotated in all layers at
-        once, before the first reads them, and its own are stored as its queries are rotated."""
-        self.key_rotation = self.query_rotation
-        old = cache.length - window.begin
-        if old:
-            cos, sin, _ = window.rotation
-            cache.rotate_keys(window.begin, Rotation(cos[:, :old], sin[:, :old]))
+    def _rotate_cached_keys(self, cache: Cache, columns: Readdressed) -> None:
+        """For a single token, those of earlier tokens in all layers at once, before the first layer reads them."""
+        old = cache.length - columns.begin
+        if old > 0:
+            cos, sin, _ = columns.rotation
+            cache.rotate_keys(columns.begin, Rotation(cos[:, :old], sin[:, :old]))
 
     def embed(self, embedded: Tensor) -> Tensor:
         return embedded
@@ -162,39 +157,50 @@ class AddressedContext:
     def _read_whole(self, layer: int, projected: Projected) -> Float[Tensor, "batch heads seq head_dim"]:
         query, key, value, together = projected
         if self.fused_rotations is None:
-            query, local = self._rotated(query, self.query_rotation), self._rotated(key, self.key_rotation)
-            addressed = local
-            if self.addressed_rotation is not None:
-                addressed = self._rotated(key, self.addressed_rotation)
-        elif together is None:
-            query, local, addressed = (x.transpose(1, 2) for x in self.fused_rotations.of(query, key, self.layout))
-        else:
-            return fused.attend_packed(
-                together,
-                key.shape[2],
-                self.fused_rotations,
-                self.layout,
-                self.rule,
-                competition=self.competition(layer),
-                scale=self.scale,
-            )
-        return self._by_backend(layer, query, local, addressed, value.transpose(1, 2))
+            near_query, local = self._query_and_key(projected)
+            addressed = local if self.addressed_rotation is None else self._rotated(key, self.addressed_rotation)
+            far_query = self._far_query(query)
+            return self._by_backend(layer, States(near_query, local, addressed, value.transpose(1, 2), far_query))
+        if together is None:
+            rotated = self.fused_rotations.versions_of(query, key, self.layout)
+            query, local, addressed, *far = (x.transpose(1, 2) for x in rotated)
+            return self._by_backend(layer, States(query, local, addressed, value.transpose(1, 2), *far))
+        return fused.attend_packed(
+            together,
+            key.shape[2],
+            self.fused_rotations,
+            self.layout,
+            self.rule,
+            competition=self.competition(layer),
+            scale=self.scale,
+        )
 
     def _read_with_cache(self, layer: int, projected: Projected) -> Float[Tensor, "batch heads seq head_dim"]:
         cache = self.chunk.cache
         assert cache is not None
-        query, local = (
-            self._rotated(projected.query, self.query_rotation),
-            self._rotated(projected.key, self.key_rotation),
-        )
+        query, local = self._query_and_key(projected)
         stored, values = cache.append(layer, local, projected.value.transpose(1, 2))
+        far_query = self._far_query(projected.query)
         if self.single:
-            return self._one_token(layer, query, stored, values)
+            return self._one_token(layer, States(query, stored, stored, values, far_query))
         addressed = stored
-        if self.window is not None:
+        if self.readdressed is not None:
             stored = stored.clone()
-            cache.rotate_keys(self.window.begin, self.window.rotation, layer)
-        return self._by_backend(layer, query, stored, addressed, values)
+            cache.rotate_keys(self.readdressed.begin, self.readdressed.rotation, layer)
+        return self._by_backend(layer, States(query, stored, addressed, values, far_query))
+
+    def _query_and_key(self, projected: Projected) -> tuple[Tensor, Tensor]:
+        """Queries and local keys, rotated at once where all of their heads share a rotation."""
+        query, key, _, together = projected
+        rotation = self.query_rotation
+        if together is None or rotation is not self.key_rotation or rotation.cos.shape[-2] != 1:
+            return self._rotated(query, rotation), self._rotated(key, self.key_rotation)
+        heads, both = query.shape[2], query.shape[2] + key.shape[2]
+        rotated = self._rotated(together.narrow(2, 0, both), rotation)
+        return rotated.narrow(1, 0, heads), rotated.narrow(1, heads, both - heads)
+
+    def _far_query(self, query: Float[Tensor, "batch seq heads head_dim"]) -> Tensor | None:
+        return None if self.far_query_rotation is None else self._rotated(query, self.far_query_rotation)
 
     def _rotated(self, x: Tensor, rotation: Rotation) -> Float[Tensor, "batch heads seq head_dim"]:
         return rotate(x, rotation, self.layout).transpose(1, 2)
@@ -216,35 +222,31 @@ class AddressedContext:
             chunk.state,
             tokens=chunk.tokens_after(),
             segmenter=reading.after,
+            window=reading.moved.after if reading.moved else None,
             open_total=self.open_total,
-            recent=None if self.carried is None else self.carried.recent,
             biases=self.biases if self.sees_all and reading.units.ends_any is False else {},
         )
-        if self.window is not None:
-            window = self.window
-            # Two that are one without anchors.
-            address = {} if self.carried is None else {"address": window.address}
-            chunk.cache.keep_angles(window.begin, window.completed, rotated=window.rotated, **address)
+        if self.readdressed is not None:
+            chunk.cache.keep_angles(self.readdressed.begin, self.readdressed.where, self.readdressed.angles)
         padded, has_memory = chunk.valid is not None, reading.units.has_memory
         chunk.cache.commit(chunk.ids.shape[1], state, padded=padded, has_memory=has_memory)
 
-    def _by_backend(self, layer: int, query: Tensor, local: Tensor, addressed: Tensor, value: Tensor) -> Tensor:
-        chunk, units = self.chunk, self.reading.units
+    def _by_backend(self, layer: int, states: States) -> Tensor:
+        chunk = self.chunk
         if chunk.share is not None:
-            reach = units.seq_length if units.padded else units.longest or units.seq_length
-            local, addressed, value = chunk.share.so_far(local, addressed, value, reach)
-        attend = backend_function(chunk.backend, query, dropout=0.0, cached=chunk.cache is not None)
-        return attend(
-            query,
-            local,
-            addressed,
-            value,
-            self.rule,
-            competition=self.competition(layer),
-            scale=self.scale,
-        )
+            query, local, addressed, value, far_query = states
+            local, addressed, value = chunk.share.so_far(local, addressed, value, self._reach())
+            states = States(query, local, addressed, value, far_query)
+        attend = backend_function(chunk.backend, states.query, cached=chunk.cache is not None)
+        return attend(states, self.rule, competition=self.competition(layer), scale=self.scale)
 
-    def _one_token(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _reach(self) -> int:
+        """Columns over which local keys may be read, at most."""
+        units = self.reading.units
+        return units.seq_length if units.padded else units.longest or units.seq_length
+
+    def _one_token(self, layer: int, states: States) -> Tensor:
+        query, key, _, value, _ = states
         bias = self._one_token_bias(layer, query.dtype)
         grouped = query.shape[1] != key.shape[1]
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=self.scale, enable_gqa=grouped)
@@ -295,7 +297,7 @@ def _rule(chunk: Chunk, reading: Reading, single: bool) -> PairRule:
         key_unit = torch.cat((earlier.unit, units.unit), dim=1)
         key_valid = torch.cat((earlier.valid, units.valid), dim=1) if units.padded else None
     else:
-        return PairRule.among(units)
+        return PairRule.among(units, reading.width)
     return PairRule(
         query_unit=units.unit,
         key_unit=key_unit,
@@ -304,24 +306,20 @@ def _rule(chunk: Chunk, reading: Reading, single: bool) -> PairRule:
         query_valid=units.valid if units.padded else None,
         key_valid=key_valid,
         query_memory=units.memory if has_memory else None,
+        near=reading.moved.near if reading.moved else None,
+        window=reading.width,
         offset=units.offset,
     )
 
 
-def _window(cache: Cache, chunk: Chunk, reading: Reading, by_slot: Tensor, carried: Carried | None) -> Window:
-    """Columns, cached and new, that this call completes: at most the open unit's and the new ones."""
+def _completed(cache: Cache, chunk: Chunk, reading: Reading, by_slot: Tensor) -> Readdressed:
+    """The columns, cached and new, whose unit this call completes: at most the open unit's and the new ones."""
     begin = reading.before.open_from()
     old = cache.length - begin
-    rotated_by_slot = by_slot if carried is None else by_slot - carried.by_slot
     if reading.completes_all(chunk):
-        address, rotated = (x.expand(-1, old + 1, -1, -1) for x in (by_slot, rotated_by_slot))
-        return Window(begin, None, address, rotated, rotation_of(rotated))
-
-    def of_columns(angles: Tensor) -> Tensor:
-        return torch.cat((angles[:, :1].expand(-1, old, -1, -1), reading.by_token(angles)), dim=1)
-
-    rotated = of_columns(rotated_by_slot)
-    address = rotated if carried is None else of_columns(by_slot)
+        address = by_slot.expand(-1, old + 1, -1, -1)
+        return Readdressed(begin, None, address, rotation_of(address))
+    address = torch.cat((by_slot[:, :1].expand(-1, old, -1, -1), reading.by_token(by_slot)), dim=1)
     finished = reading.after.next_unit - reading.before.next_unit
     completed = torch.cat((reading.before.open_columns(begin) & (finished > 0), reading.slot < finished), dim=1)
-    return Window(begin, completed, address, rotated, rotation_of(rotated).only_where(completed))
+    return Readdressed(begin, completed, address, rotation_of(address).only_where(completed))

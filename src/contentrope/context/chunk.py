@@ -90,10 +90,10 @@ class Chunk:
         )
         return state
 
-    def note(self, units: Units | None) -> None:
+    def note(self, units: Units | None, begins: Int[Tensor, "batch seq"] | None = None) -> None:
         """Let the cache, if there is one, hold the facts of the new columns beside those of the old."""
         if self.cache is not None:
-            self.cache.note(self.ids, self.valid, units)
+            self.cache.note(self.ids, self.valid, units, begins)
 
     def key_valid(self) -> Bool[Tensor, "batch keys"] | None:
         """Which columns, cached ones included, hold a token; None: all of them. Cached facts must be noted first."""

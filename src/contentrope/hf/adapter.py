@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,6 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from contentrope.address import ContentAddress
-from contentrope.anchors import Anchors, dealt_out
 from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
@@ -44,7 +43,7 @@ class Adapter:
         backend: str,
         competition: float,
         learn_competition: bool,
-        anchors: int | Sequence[int],
+        window: int = 0,
     ) -> None:
         self.model = model
         self.decoder: nn.Module = model.base_model
@@ -53,11 +52,10 @@ class Adapter:
         self.backend = backend
         self.competition = competition
         self.learn_competition = learn_competition
+        self.window = window
         self.own: str = model.config._attn_implementation
         self.layers, self.rotaries, self.attention, self.hands_on_keywords = layers_of(model, self.decoder, self.own)
         self.own_attention = own_attention(self.attention[0], self.own)
-        self.anchors = anchors_of(anchors, self.rotaries, model.config)
-        self._refuse_what_anchors_cannot(gate)
         self.handles: list[Any] = []
         # Saved with addresses and loaded without them, by transformers.
         self.missing = bool(model.name_or_path) and hasattr(model.config, NAME)
@@ -99,27 +97,15 @@ class Adapter:
             "reader": list(self.segmenter.reader.ids),
             "learn_competition": self.learn_competition,
             "competition": self.competition,
-            "anchors": [] if self.anchors is None else list(self.anchors.back),
             "gate": self.gate,
+            "window": self.window,
         }
 
     def set(self, *, gate: float | None = None, competition: float | None = None) -> None:
         """Written to the configuration too, which is saved with a model: so one saved with addresses is recognised."""
-        gate = self.gate if gate is None else gate
-        self._refuse_what_anchors_cannot(gate)
-        self.gate, self.competition = gate, self.competition if competition is None else competition
+        self.gate = self.gate if gate is None else gate
+        self.competition = self.competition if competition is None else competition
         setattr(self.model.config, NAME, self.settings())
-
-    def _refuse_what_anchors_cannot(self, gate: float) -> None:
-        if self.anchors is None:
-            return
-        if gate:
-            raise InputError(
-                f"positions {gate}: anchors continue the local positions of a unit, and global ones need none; leave "
-                "out anchors, or pass positions='local'"
-            )
-        if self.segmenter.reader.ids:
-            raise InputError("anchors give units an order, memory units have none; leave out reader=")
 
     def exponents(self) -> Tensor | None:
         """What the competition is learned from: one number for each layer and query head."""
@@ -191,7 +177,8 @@ class Adapter:
         self._refuse_what_would_be_lost(begins=not offset)
         valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
         refuse_packed(kwargs, cache)
-        frame = frame_of(self, Text(ids, valid, ends), store, plain_mask=plain)
+        text = Text(ids, valid, ends, kwargs.get("position_ids"))
+        frame = frame_of(self, text, store, plain_mask=plain)
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
         if self.hands_on_keywords:
@@ -278,22 +265,6 @@ class Adapter:
                 f"the addresses are zero and frozen, so they stay zero; with PEFT, pass modules_to_save=['{NAME}']",
                 stacklevel=2,
             )
-
-
-def anchors_of(back: int | Sequence[int], rotaries: list[LayerRotary], config: Any) -> Anchors | None:
-    back_by_head = tuple(back) if isinstance(back, Sequence) else (back,)
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions and any(isinstance(d, int) and d >= positions for d in back_by_head):
-        raise InputError(
-            f"anchors {max(back_by_head)}: so many units back there is none within the {positions} positions of the "
-            "model; 1 goes on from the unit before"
-        )
-    heads = {rotary.heads for rotary in rotaries}
-    if any(back_by_head) and len(heads) > 1:
-        raise InputError(
-            f"layers of this model have {sorted(heads)} key/value heads; anchors need one number: leave them out"
-        )
-    return dealt_out(back_by_head, heads.pop())
 
 
 def _thread() -> int:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from contentrope.address import ContentAddress, sum_by_unit
+from contentrope.address import ContentAddress, sum_by_slot, sum_by_unit
 from contentrope.hf.rotary import LayerRotary
 from contentrope.rotary import PositionRotations, at_least_float32
 from contentrope.units import Units
@@ -69,6 +69,19 @@ class Addresses(nn.Module):
             sums = sum_by_unit(self._rotate(index, embedded, units.local), units, slot, carried)
             found.append(address(sums.total, sums.tokens))
         return found
+
+    def of_columns(
+        self,
+        embedded: Float[Tensor, "batch columns dim"],
+        local: Int[Tensor, "batch columns"],
+        slot: Int[Tensor, "batch columns"],
+        valid: Bool[Tensor, "batch columns"],
+        padded: bool,
+    ) -> list[Float[Tensor, "batch slots kv_heads pairs"]]:
+        """The angles of the units in some columns of a text, counted by ``slot``."""
+        rotated = (self._rotate(index, embedded, local) for index in range(len(self.by_turning)))
+        sums = (sum_by_slot(x, slot, valid, padded) for x in rotated)
+        return [address(*both) for address, both in zip(self.by_turning, sums, strict=True)]
 
     def _rotate(self, index: int, embedded: Tensor, local: Int[Tensor, "batch seq"]) -> Tensor:
         """Embeddings are rotated as keys are, block by block of a head's size; what is left over is not rotated."""

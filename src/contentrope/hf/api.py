@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from contentrope.attention import BACKENDS
+from contentrope.attention.api import check_window
 from contentrope.errors import InputError
 from contentrope.hf.adapter import HOME, Adapter, adapter_of
 from contentrope.hf.addresses import NAME
@@ -28,12 +29,12 @@ def attach(
     tokenizer: Any = None,
     *,
     units: str | int | Rule | Iterable[int] = "line",
+    window: int = 0,
     positions: str | float = "local",
     max_length: int = 256,
     marker: str | None = None,
     competition: float = 0.0,
     learn_competition: bool = False,
-    anchors: int | Sequence[int] = (),
     reader: str | Iterable[int] = (),
     backend: str = "auto",
     check: bool = True,
@@ -44,17 +45,16 @@ def attach(
     last two by a ``marker``), a number of tokens, the token ids that end a unit, or a rule. A unit ends after
     ``max_length`` tokens at the latest. A call may give its own ends: ``model(input_ids, unit_ends=mask)``.
 
+    ``window``: units that began at most so many tokens before the one that is read are seen as by the untouched model,
+    at its own positions; only what lies further back is read at its address. A text of at most ``window`` tokens is
+    read as if nothing had been attached, to the last bit. 0: the own unit alone is near, and ``positions`` say where.
+
     ``positions``: "global" leaves a model as it is until its addresses are trained, "local" counts inside each unit;
     a number between 1 (global) and 0 (local) interpolates; see :func:`set_positions`.
 
     ``competition``: the exponent alpha by which the number of completed units counts against them: 0 as in the paper,
     1 weighs the open unit against the average earlier one. ``learn_competition``: alpha is learned for each layer and
     head, from there on. It holds in all layers that have positions.
-
-    ``anchors``: 1 lets an open unit, which has no address of its own yet, go on from the unit before it: that one
-    stands where the model's own positions have it, and only units further back are found by content alone. 2 goes on
-    from the second before, and so on. A list is repeated over the key/value heads: [0, 1] anchors every second one.
-    Competition does not count against the units a head goes on from. With local positions.
 
     ``reader``: token ids, or a text that tokens contain. Units that begin before the first of them in a row are memory:
     they see only themselves, so their order means nothing to those that read them.
@@ -76,6 +76,10 @@ def attach(
     _refuse_if_unfit(model, backend)
     if isinstance(competition, bool) or not isinstance(competition, int | float) or not math.isfinite(competition):
         raise InputError(f"competition is {competition!r}: pass a number, 0 for none")
+    check_window(window)
+    gate = gate_of(positions)
+    if window and gate:
+        raise InputError(f"positions is {positions!r}: with window={window} they are the model's own; leave them out")
     register()
     embedding = cast(Tensor, model.get_input_embeddings().weight)
     rule = rule_of(units, tokenizer, marker, vocabulary_size=len(embedding))
@@ -84,13 +88,18 @@ def attach(
         adapter = Adapter(
             model,
             segmenter,
-            gate=gate_of(positions),
+            gate=gate,
+            window=window,
             backend=backend,
             competition=float(competition),
             learn_competition=learn_competition,
-            anchors=anchors,
         )
         fixed = _fixed_positions(adapter)
+        if window and fixed < math.inf:
+            raise InputError(
+                f"the frequencies of {type(model).__name__} change beyond position {fixed} of a text, and within a "
+                f"window positions count the whole text; pass window=0 instead of window={window}"
+            )
         if max_length > fixed:
             raise InputError(
                 f"max_length {max_length} goes beyond the {fixed} positions up to which the frequencies of this model "
@@ -134,7 +143,10 @@ def detach(model: nn.Module) -> nn.Module:
 
 def set_positions(model: nn.Module, positions: str | float) -> None:
     """Move the gate between global (1) and local (0) positions, as fine-tuning may do step by step."""
-    adapter_of(model).set(gate=gate_of(positions))
+    adapter, gate = adapter_of(model), gate_of(positions)
+    if adapter.window and gate:
+        raise InputError(f"positions is {positions!r}: with window={adapter.window} they are the model's own")
+    adapter.set(gate=gate)
 
 
 def gate_of(positions: str | float) -> float:

@@ -1,9 +1,10 @@
 """The attention function that an attached model calls, and its mask function.
 
 A layer attends in one of three ways. A single token needs every key in one version only: the model's own attention
-does it. Plain causal attention goes to a backend of the core. Anything else (a window, soft-capped scores, sinks, a
-mask of the caller's) goes to the model's own attention, given every key in both versions and a mask that shows each
-query exactly one of them.
+does it, or with a near window the library's. Plain causal attention goes to a backend of the core. Anything else (a
+sliding window, soft-capped scores, sinks, a mask of the caller's) goes to the model's own attention, given every key in
+both versions and a mask that shows each query exactly one of them. The two queries of a near window are put side by
+side there, each beside zeros of the other's keys.
 
 Shapes: columns are the tokens read so far; keys, what the cache hands out: all columns, the last of them (a window), or
 more (a static cache, filled up).
@@ -17,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -26,11 +28,12 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from contentrope.attention import backend_function, backend_name
-from contentrope.attention.pairs import States
+from contentrope.attention.decode import attend_one
+from contentrope.attention.pairs import Near, States, no_competition
 from contentrope.errors import BackendError
 from contentrope.hf.frame import Frame
-from contentrope.hf.keys import Window, placed, readdressed, settle
-from contentrope.hf.masks import Exponent, Scores, doubled_mask, single_mask
+from contentrope.hf.keys import Span, readdressed, settle
+from contentrope.hf.masks import Exponent, Scores, doubled_mask, hidden_columns, single_mask
 
 if TYPE_CHECKING:
     from contentrope.hf.adapter import Adapter
@@ -139,44 +142,109 @@ def _addressed(
 ) -> tuple[Tensor, Tensor | None]:
     query, key, value = states
     rotations, number = frame.rotations, cast(int, layer.rotary)
-    rotary, window, store = adapter.rotaries[number], rotations.window, None
-    if window is None:
+    rotary, span, store = adapter.rotaries[number], rotations.span, None
+    near, far_query = frame.rule.near, None
+    if near is not None and not rotations.fused:
+        far_query = rotary.rotate_states(query, rotations.far_queries[number])
+    if span is None:
         rotated, addressed = query, key
     elif rotations.fused:
-        of_kernel = rotations.fused[number].of(query.transpose(1, 2), key.transpose(1, 2), rotary.pairs)
-        rotated, addressed = of_kernel[0].transpose(1, 2), of_kernel[2].transpose(1, 2)
+        versions = rotations.fused[number].versions_of(query.transpose(1, 2), key.transpose(1, 2), rotary.pairs)
+        rotated, _, addressed, *far_queries = (x.transpose(1, 2) for x in versions)
+        far_query = far_queries[0] if far_queries else None
     else:
-        rotated = rotary.rotate_states(query, rotations.queries[number])
+        rotated = query if near is not None else rotary.rotate_states(query, rotations.queries[number])
         if frame.store is not None and layer.shares is None:
             frame.store.half_rotated = True
             store = frame.store.layers[layer.layer_idx]
-        key, addressed = _both_versions(frame, layer, store, key, rotary, query.shape[2])
-    scores, total = Scores.of(query, key), frame.total
-    sees_all = key.shape[2] >= total and (layer.window is None or total <= layer.window)
-    if query.shape[2] == 1:
-        read = own(rotated, addressed, value, single_mask(frame, layer.layer_idx, mask, scores), **options)
-    elif layer.plain and frame.plain_mask and sees_all:
-        to_backend = States(rotated, *(x[:, :, :total] for x in (key, addressed, value)))
-        read = _by_backend(adapter.backend, frame, to_backend, frame.competition_in(layer.layer_idx), options), None
-    else:
-        doubled = torch.cat((addressed, key), dim=2), torch.cat((value, value), dim=2)
-        read = own(rotated, *doubled, doubled_mask(frame, layer.layer_idx, mask, scores), **options)
-    if window is not None and addressed is not key:
-        settle(store, addressed, window)
+        key, addressed = _both_versions(frame, layer, store, key, rotary, single=query.shape[2] == 1)
+    read = _read(adapter, layer, frame, own, States(rotated, key, addressed, value, far_query), mask, options)
+    if span is not None and addressed is not key:
+        settle(store, addressed, span)
     return read
 
 
+def _read(
+    adapter: Adapter,
+    layer: Layer,
+    frame: Frame,
+    own: Attention,
+    states: States,
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    query, key, addressed, value, far_query = states
+    scores, total = Scores.of(query, key), frame.total
+    sees_all = key.shape[2] >= total and (layer.window is None or total <= layer.window)
+    is_plain, is_single = layer.plain and frame.plain_mask and sees_all, query.shape[2] == 1
+    competition = frame.competition_in(layer.layer_idx)
+    if is_single and far_query is None:
+        return own(query, addressed, value, single_mask(frame, layer.layer_idx, mask, scores), **options)
+    if is_plain:
+        key, addressed, value = (x[:, :, :total] for x in (key, addressed, value))
+        states = States(query, key, addressed, value, far_query)
+        if is_single:
+            return _one_token(frame, states, mask, competition, options), None
+        return _by_backend(adapter.backend, frame, states, competition, options), None
+    query, doubled = _doubled(query, far_query, key, addressed)
+    doubled_value, scale = torch.cat((value, value), dim=2), options.get("scaling") or states.query.shape[-1] ** -0.5
+    seen = doubled_mask(frame, layer.layer_idx, mask, scores)
+    return own(query, doubled, doubled_value, seen, **{**options, "scaling": scale})
+
+
+def _doubled(
+    query: Tensor, far_query: Tensor | None, key: Tensor, addressed: Tensor
+) -> tuple[Float[Tensor, "batch heads queries size"], Float[Tensor, "batch kv_heads doubled size"]]:
+    """Addressed keys with local ones behind them. Of two queries each takes half of a larger head."""
+    if far_query is None:
+        return query, torch.cat((addressed, key), dim=2)
+    query = torch.cat((far_query, query), dim=-1)
+    sides = F.pad(addressed, (0, key.shape[-1])), F.pad(key, (key.shape[-1], 0))
+    return query, torch.cat(sides, dim=2)
+
+
+def _one_token(
+    frame: Frame,
+    states: States,
+    mask: Tensor | None,
+    competition: Exponent,
+    options: dict[str, Any],
+) -> Float[Tensor, "batch 1 heads head_dim"]:
+    """With a near window: near and far keys, each by its query; every key is in the one version it is read in."""
+    query, _, key, value, far_query = states
+    assert far_query is not None
+    rule, moved = frame.rule, frame.moved
+    near = cast(Near, rule.near)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    key_memory = near.key_memory
+    if key_memory is not None and rule.query_memory is not None:
+        key_memory = key_memory & ~rule.query_memory
+    bounds = None
+    if moved is not None and rule.query_memory is None and not torch.compiler.is_compiling():
+        bounds = moved.after.least, moved.after.most
+    out = attend_one(
+        query,
+        far_query,
+        key,
+        value,
+        near.begin,
+        taken=None if no_competition(competition) else rule.own_unit_bonus(competition, wide),
+        key_memory=key_memory,
+        hidden=hidden_columns(frame, mask, key.shape[2]),
+        scale=options.get("scaling") or query.shape[-1] ** -0.5,
+        begin_bounds=bounds,
+    )
+    return out.transpose(1, 2)
+
+
 def _both_versions(
-    frame: Frame, layer: Layer, store: Any, key: Tensor, rotary: LayerRotary, new: int
+    frame: Frame, layer: Layer, store: Any, key: Tensor, rotary: LayerRotary, *, single: bool
 ) -> tuple[Tensor, Tensor]:
-    """Keys as their own unit reads them, the ``new`` ones last, and as others do."""
+    """Keys as their own unit reads them, and as others do."""
     if layer.shares is not None:
         return frame.shared[layer.shares]
-    rotations, number, single = frame.rotations, cast(int, layer.rotary), new == 1
-    window = cast(Window, rotations.window)
-    addressed = readdressed(key, store, window, number, rotary, in_place=single and not torch.is_grad_enabled())
-    if rotations.places and not single:
-        key = placed(key, new, rotations.places[number], frame.total, rotary)
+    number, span = cast(int, layer.rotary), cast(Span, frame.rotations.span)
+    addressed = readdressed(key, store, span, number, rotary, in_place=single and not torch.is_grad_enabled())
     if layer.is_shared:
         # A static cache overwrites its keys before the other layers read them.
         frame.shared[layer.layer_idx] = key.clone() if isinstance(store, StaticLayer) else key, addressed
@@ -187,16 +255,17 @@ def _by_backend(
     backend: str, frame: Frame, states: States, competition: Exponent, options: dict[str, Any]
 ) -> Float[Tensor, "batch queries heads head_dim"]:
     """Attention by a backend of the library's own."""
-    query, dropout, cached = states.query, options.get("dropout", 0.0), frame.offset > 0
+    query = states.query
+    call = {"dropout": options.get("dropout", 0.0), "cached": frame.offset > 0}
     if backend == "auto" and torch.compiler.is_compiling():
-        backend = backend_name(backend, query, query.shape[-1], dropout=dropout, cached=cached)
+        backend = backend_name(backend, query, query.shape[-1], **call)
         # Tiles are cut by where units begin, which a compiler cannot follow.
         backend = "reference" if backend == "tiled" else backend
-    function = backend_function(backend, query, dropout=dropout, cached=cached)
+    function = backend_function(backend, query, **call)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     if torch.is_autocast_enabled(device := query.device.type):  # as PyTorch's own attention does
-        states = States(*(x.to(torch.get_autocast_dtype(device)) for x in states))
-    out = function(*states, frame.rule, competition=competition, dropout=dropout, scale=scale)
+        states = states.to(torch.get_autocast_dtype(device))
+    out = function(states, frame.rule, competition=competition, dropout=call["dropout"], scale=scale)
     return out.transpose(1, 2).contiguous()
 
 

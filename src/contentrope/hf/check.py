@@ -5,6 +5,9 @@ model promises: (a) with zero addresses and global positions it is what it was, 
 bit; (b) a unit whose address says "so many positions back" is read as by the untouched model at those positions;
 (c) later tokens change nothing; (d) prefill, chunked prefill and decode agree, from the first token on.
 
+With a near window (a) is that a text which fits into it is read as before, whatever the addresses. The other checks are
+made with a window of a few tokens in place of the adapter's, so that units leave it.
+
 Every attention module gets the input it had in the untouched model, and its output is compared. So rounding does not
 add up over layers, no expert is chosen otherwise, and the layer at fault is known. A difference beyond rounding is
 compared with the untouched model's own, when it computes the same in two ways.
@@ -19,7 +22,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
 
@@ -28,32 +31,34 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import Carried
+from contentrope.hf.outputs import Outputs, apart, tapped
 from contentrope.hf.probe import refuse_unless_finite, rotary_modules
 from contentrope.hf.rotary import TOLERANCE
 from contentrope.units import FixedLength, Segmenter
 
 TOKENS = 24
-ENDS = (1, 5, 9, 16)
-"""Last tokens of units: one within each kind of piece, and units that go on from one to the next."""
+ENDS = (1, 5, 8, 13)
+"""Last tokens of units: one within each kind of piece, and units that go on from one to the next. With a window units
+leave it within each kind of piece too, and of two one begins just inside, one just beyond."""
 PIECES = (1, 1, 1, 5, 1, 1, 14)
 FIRST, AWAY = 9, 64
 """For (b): tokens of the first unit, and how far before the second it lies, if the model has as many positions."""
-CHANGED = 14
-"""For (c): the first token that is another one."""
+WINDOW = 4
+"""Tokens of the near window for (b), (c) and (d): the first unit of (b) is not in it."""
+CHANGED = 12
+"""For (c): the first token that is another one, in the middle of a unit."""
 AGAIN = 4
 """How many times the untouched model's own difference, measured once, is let pass."""
 ALL = slice(None)
 
 ALONE = {
     "competition": 0.0,
-    "anchors": None,
+    "window": 0,
     "segmenter": Segmenter(FixedLength(TOKENS), max_length=TOKENS),
     "missing": False,
 }
 """Attributes of an adapter for (a) and (b): addresses and nothing else."""
 
-Outputs = list[Float[Tensor, "batch seq dim"]]
-"""Of all attention modules, in the order of their layers."""
 Result = TypeVar("Result")
 
 
@@ -83,42 +88,57 @@ class Check:
 
     def __init__(self, adapter: Adapter, most_positions: int | float) -> None:
         self.adapter = adapter
+        self.window = min(adapter.window, WINDOW)
         self.sample = _sample(adapter, most_positions)
-        with _tapped(adapter.attention) as tapped:
+        with tapped(adapter.attention) as seen:
             self.hidden = self._run("a text is read as before", self._leaping)
-        refuse_unless_finite(adapter.model, [self.hidden, *tapped.outputs])
-        self.inputs, self.untouched = tapped.inputs, tapped.outputs
+        refuse_unless_finite(adapter.model, [self.hidden, *seen.outputs])
+        self.inputs, self.untouched = seen.inputs, seen.outputs
 
     def __call__(self) -> None:
         """With the adapter's hooks in place. Leaves everything as it is, or raises an error."""
         device = self.sample.ids.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._run("zero addresses at global positions change nothing", self.global_positions)
+            if self.adapter.window:
+                self._run("a text that fits into the window is read as before", self.short_text)
+            else:
+                self._run("zero addresses at global positions change nothing", self.global_positions)
             self._run("an address of so many positions back is as good as positions", self.shifted)
-            with self._as_if(self._as_if_trained(), missing=False):
+            with self._as_if(self._as_if_trained(), missing=False, window=self.window):
                 at_once = self._outputs()
                 self._run("later tokens change nothing", lambda: self.later_tokens(at_once))
                 self._run("a cache changes nothing", lambda: self.cached(at_once))
 
     def global_positions(self) -> None:
+        with self._untouched():
+            hidden = self._leaping(self.sample.ends)
+        self._as_before(hidden)
+
+    def short_text(self) -> None:
+        """With addresses as if trained."""
+        with self._as_if(self._as_if_trained(), **{**ALONE, "window": TOKENS}):
+            hidden = self._leaping(self.sample.ends)
+        self._as_before(hidden)
+
+    def _as_before(self, hidden: Tensor) -> None:
         """To the last bit, unless the untouched model itself differs from call to call."""
 
         def called_again() -> float:
             self.adapter.unhook()
             try:
-                return _apart([self._leaping()], [self.hidden])[0]
+                return apart([self._leaping()], [self.hidden])[0]
             finally:
                 self.adapter.hook()
 
-        with self._untouched():
-            hidden = self._leaping(self.sample.ends)
         if not torch.equal(hidden, self.hidden):
             self._compare([hidden], [self.hidden], noise=called_again, layers=False)
 
     def shifted(self) -> None:
+        """Beyond the window, an address counts from where it begins."""
         positions = self.sample.positions
         ends = torch.arange(TOKENS, device=positions.device)[None] == FIRST - 1
-        with self._as_if(self._away(int(positions[0, FIRST])), gate=0.0, **ALONE):
+        away = self._away(int(positions[0, FIRST]) - self.window)
+        with self._as_if(away, gate=0.0, **{**ALONE, "window": self.window}), self._rotated_without_leap():
             found = self._outputs(ends=ends, positions=positions)
         self._compare(found, self.untouched, noise=self._noise(self._rounded_otherwise, lambda: self.untouched))
 
@@ -154,14 +174,32 @@ class Check:
     ) -> Outputs:
         """Of these columns; ``inputs`` of the attention modules, if they are not to be those of the untouched model."""
         ids, ends = self.sample.ids if ids is None else ids, self.sample.ends if ends is None else ends
-        with _tapped(self.adapter.attention, [x[:, columns] for x in inputs or self.inputs]) as tapped:
+        with tapped(self.adapter.attention, [x[:, columns] for x in inputs or self.inputs]) as seen:
             self._call(ids[:, columns], ends[:, columns], positions=positions, cache=cache)
-        return tapped.outputs
+        return seen.outputs
 
     def _in_pieces(self) -> Outputs:
         cache = DynamicCache(config=self.adapter.model.config)
         parts = [self._outputs(slice(*ends), cache=cache) for ends in pairwise(accumulate(PIECES, initial=0))]
         return [torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)]
+
+    @contextmanager
+    def _rotated_without_leap(self) -> Iterator[None]:
+        """With a window, rotary embeddings count the tokens; what else reads positions, as scaled queries do, leaps."""
+        counted = torch.arange(TOKENS, device=self.sample.ids.device)[None]
+
+        def count(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            if "position_ids" in kwargs:
+                return args, {**kwargs, "position_ids": counted}
+            return (args[0], counted, *args[2:]), kwargs
+
+        modules = rotary_modules(self.adapter.decoder) if self.window else []
+        handles = [m.register_forward_pre_hook(count, with_kwargs=True) for m in modules]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _rounded_otherwise(self) -> Outputs:
         """As rotating twice instead of once rounds queries and keys."""
@@ -253,7 +291,7 @@ class Check:
 
         def noise() -> float:
             with self._untouched():
-                return _apart(one(), other())[0]
+                return apart(one(), other())[0]
 
         return noise
 
@@ -261,7 +299,7 @@ class Check:
         self, found: Outputs, expected: Outputs, *, noise: Callable[[], float] | None = None, layers: bool = True
     ) -> None:
         """Refuse a difference beyond rounding, or beyond a few times the ``noise``."""
-        by, worst = _apart(found, expected)
+        by, worst = apart(found, expected)
         allowed = TOLERANCE.get(expected[0].dtype, 0.0) if layers else 0.0
         if not by <= allowed and noise is not None:
             allowed = max(allowed, AGAIN * noise())
@@ -274,55 +312,14 @@ class _DiffersError(Exception):
     """Says where, and by how much."""
 
 
-def _apart(found: Outputs, expected: Outputs) -> tuple[float, int]:
-    """The largest difference of a token's output, relative to its size, and the number of the module it is in."""
-    errors = []
-    for ours, theirs in zip(found, expected, strict=True):
-        ours, theirs = ours.double(), theirs.double()
-        size = theirs.norm(dim=-1)
-        error = (ours - theirs).norm(dim=-1) / (size + 0.01 * size.mean() + torch.finfo(torch.float64).tiny)
-        errors.append(error.max().nan_to_num(nan=torch.inf))
-    worst = torch.stack(errors)
-    return float(worst.max()), int(worst.argmax())
-
-
-class _Tapped(NamedTuple):
-    inputs: Outputs
-    outputs: Outputs
-
-
-@contextmanager
-def _tapped(modules: list[nn.Module], given: Outputs | None = None) -> Iterator[_Tapped]:
-    """What goes into attention modules and comes out of them; ``given`` goes in instead."""
-    tapped, handles = _Tapped([], []), []
-
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        by_name = "hidden_states" in kwargs
-        hidden = kwargs["hidden_states"] if by_name else args[0]
-        if given is None:
-            tapped.inputs.append(hidden.clone())
-            return args, kwargs
-        hidden = given[len(tapped.outputs)]
-        return (args, {**kwargs, "hidden_states": hidden}) if by_name else ((hidden, *args[1:]), kwargs)
-
-    def after(module: nn.Module, args: Any, output: Any) -> None:
-        tapped.outputs.append((output[0] if isinstance(output, tuple) else output).clone())
-
-    for module in modules:
-        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(module.register_forward_hook(after))
-    try:
-        yield tapped
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _sample(adapter: Adapter, most_positions: int | float) -> Sample:
     ids = torch.randint(len(adapter.embedding), (1, 2 * TOKENS), generator=torch.Generator().manual_seed(0))
     no_padding = ids[ids != getattr(adapter.model.config, "pad_token_id", None)][None]
     ids = (no_padding if no_padding.shape[1] >= TOKENS else ids)[:, :TOKENS]
     column = torch.arange(TOKENS)[None]
+    readers = [token for token in adapter.segmenter.reader.ids if token < len(adapter.embedding)]
+    if readers:  # the first unit is memory, all others read it
+        ids[:, ENDS[0] + 1] = readers[0]
     away = max(FIRST, int(min(AWAY, most_positions - TOKENS + FIRST)))
     positions = torch.where(column < FIRST, column, column - FIRST + away)
     ends = torch.isin(column, torch.tensor(ENDS))

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from contentrope.errors import InputError
 from contentrope.hf.adapter import HOME, Adapter, adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.probe import rotary_modules
@@ -35,6 +36,7 @@ class CausalLM(nn.Module):
         self.model = model
         adapter: Adapter | None = next((vars(m)[HOME] for m in model.modules() if HOME in vars(m)), None)
         self.segmenter = None if adapter is None else adapter.segmenter
+        self.window = 0 if adapter is None else adapter.window
         self._moved: Tensor | None = None
         if adapter is not None:
             # Rules keep tables by device; one that is first made inside a compiled update would have it compiled twice.
@@ -49,8 +51,10 @@ class CausalLM(nn.Module):
     ) -> Float[Tensor, "rows seq vocab"]:
         """``gate``: how far positions are global (1) or local (0), instead of the model's own gate.
 
-        A tensor, as a captured update must not know it by value.
+        A tensor, as a captured update must not know it by value. Not with a near window, whose positions are global.
         """
+        if gate is not None and self.window:
+            raise InputError(f"a gate between positions: with window={self.window} they are the model's own")
         self._moved = None if gate is None else self._positions(ids, gate)
         logits = self.model(input_ids=ids, use_cache=False).logits
         self._moved = None

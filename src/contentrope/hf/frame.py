@@ -8,7 +8,7 @@ run again after later calls have begun.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from contentrope.attention import PairRule
-from contentrope.attention.pairs import Spared, no_competition
+from contentrope.attention.pairs import no_competition
 from contentrope.errors import CacheError, InputError
 from contentrope.hf.keys import Rotations
-from contentrope.hf.reading import Reading, Text, anchored, completed
+from contentrope.hf.reading import Reading, Text, completed, windowed
 from contentrope.hf.state import Columns, ColumnsLayer
 from contentrope.units import Segmenter, SegmenterState, Terminators, Units
 from contentrope.units.table import can_be_read, may_sync
+from contentrope.window import Moved, begins_of, initial_window, move
 
 if TYPE_CHECKING:
     from contentrope.hf.adapter import Adapter
@@ -49,6 +50,10 @@ class Frame:
     """Whether the model's own attention suffices, on the keys that the cache holds."""
     only_masked: bool
     """Whether it does with another mask: a single token that completes nothing."""
+    placed: Int[Tensor, "batch seq"] | None = None
+    """With a near window and padding or memory: positions to rotate by instead of the model's own."""
+    moved: Moved | None = None
+    """With a near window and a cache: what the call does to it."""
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Keys, local and addressed, of the layers whose keys other layers read too."""
 
@@ -66,8 +71,11 @@ class Frame:
         return self.competition[layer] if isinstance(self.competition, Tensor) else self.competition
 
     def positions(self, given: Int[Tensor, "rows seq"], gate: float) -> Tensor:
-        """Positions for the rotary embedding instead of the model's own: ``local + gate * start``."""
-        if gate == 1.0:
+        """Positions for the rotary embedding instead of the model's own: ``local + gate * start``; within a near window
+        positions are global."""
+        if self.placed is not None:
+            return self.placed.to(given.device)
+        if gate == 1.0 or self.rule.near is not None:
             return given
         local = self.units.local.to(given.device)
         return local if gate == 0.0 else local + gate * (given - local)
@@ -77,12 +85,16 @@ class Frame:
         if self.store is None or self.store.columns is None:
             return
         masks = self.masks if self.masks and self.units.ends_any is False else {}
-        self.store.columns.commit(self.total, self.after, self.rotations, masks, padded=self.units.padded)
+        window = self.moved.after if self.moved is not None else None
+        self.store.columns.commit(
+            self.total, self.after, self.rotations, masks, window,
+            padded=self.units.padded, has_memory=self.units.has_memory,
+        )  # fmt: skip
         self.store.half_rotated = False
 
 
 def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_mask: bool) -> Frame:
-    segmenter, addresses, anchors = adapter.segmenter, adapter.addresses, adapter.anchors
+    segmenter, addresses = adapter.segmenter, adapter.addresses
     columns = None if store is None else store.begin(len(text.ids), text.ids.device)
     # Decoding, which should pay for as little as it can.
     is_next_token = columns is not None and columns.count > 0 and text.ids.shape[1] == 1
@@ -93,23 +105,26 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         known = text.ids[:, 0].tolist() if can_be_read(text.ids) else None
     before = _state_before(segmenter, columns, text)
     units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends, known=known)
-    if columns is not None:
-        columns.note(text.ids, units, ends_given=text.ends is not None)
+    begins, moved = _note(adapter.window, columns, text, units)
     # A cache that holds addresses shows that the weights are not zero: no GPU sync for every decoded token.
     has_addresses = columns is not None and bool(columns.angles)
-    zero = not has_addresses and not adapter.competition and anchors is None and addresses.are_zero()
-    is_untouched = zero and not torch.is_grad_enabled()
+    width = adapter.window
+    zero = not width and not has_addresses and not adapter.competition and addresses.are_zero()
+    total = units.offset + units.seq_length
+    all_near = bool(width) and total <= width and not units.has_memory
+    is_untouched = all_near or (zero and not torch.is_grad_enabled())
     # A copy: layers may run after a weight that is spread over processes has been freed.
     exponents = adapter.competition if addresses.exponents is None else addresses.exponents.clone()
     # A single token mostly closes nothing: decoding pays for no address then.
     completes = not is_next_token or units.completes_any()
-    reading, rotations = Reading(text, units, before, after, columns, addresses, adapter.embed), Rotations()
-    if anchors is not None:
-        rotations = anchored(reading, anchors, completes=completes)
+    reading = Reading(text, units, before, after, columns, addresses, adapter.embed, width, begins, moved)
+    rotations = Rotations()
+    if width and not is_untouched:
+        rotations = windowed(reading, adapter.by_kernel() if store is None else ())
     elif not is_untouched and completes:
         rotations = completed(reading, adapter.by_kernel() if store is None else ())
-    rule = _rule(columns, units, rotations.spared)
-    own_does_it = is_untouched or (units.seq_length == 1 and no_competition(exponents))
+    rule = _rule(columns, units, width, moved)
+    own_does_it = is_untouched or (not width and units.seq_length == 1 and no_competition(exponents))
     keeps_masks = is_next_token and rule.query_memory is None and not torch.is_grad_enabled()
     return Frame(
         units=units,
@@ -121,9 +136,46 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         zero=zero,
         competition=exponents,
         masks=dict(columns.masks) if columns is not None and keeps_masks else None,
-        as_it_stands=own_does_it and rotations.window is None and rule.query_memory is None,
-        only_masked=units.seq_length == 1 and rotations.window is None and not zero,
+        as_it_stands=own_does_it and rotations.span is None and rule.query_memory is None,
+        only_masked=not width and units.seq_length == 1 and rotations.span is None and not zero,
+        placed=_placed(units, begins),
+        moved=moved,
     )
+
+
+def _note(
+    width: int, columns: Columns | None, text: Text, units: Units
+) -> tuple[Int[Tensor, "batch seq"] | None, Moved | None]:
+    """Where units begin, in positions, and what a call does to the near window; its facts are taken for that."""
+    if not width:
+        if columns is not None:
+            columns.note(text.ids, units, None, ends_given=text.ends is not None)
+        return None, None
+    state = None if columns is None else columns.window
+    if state is None:
+        state = initial_window(width, len(text.ids), text.ids.device)._replace(positions=_first_position(text))
+    begins = begins_of(units, state.positions)
+    if columns is None:
+        return begins, None
+    columns.note(text.ids, units, begins, ends_given=text.ends is not None)
+    return begins, move(state, units, begins, columns.fact, has_memory=units.has_memory)
+
+
+def _first_position(text: Text) -> Int[Tensor, "batch 1"]:
+    """Of the first token that is no padding, as the caller counts, or by column."""
+    rows = len(text.ids)
+    if text.valid is None:
+        first = torch.zeros(rows, 1, dtype=torch.int64, device=text.ids.device)
+    else:
+        first = text.valid.long().argmax(1, keepdim=True)
+    given = text.positions
+    return first if given is None or given.ndim != 2 else given.expand(rows, -1).gather(1, first)
+
+
+def _placed(units: Units, begins: Tensor | None) -> Int[Tensor, "batch seq"] | None:
+    if begins is None or not (units.padded or units.has_memory):
+        return None
+    return begins.clamp(min=0) + units.local
 
 
 def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> SegmenterState:
@@ -143,9 +195,9 @@ def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> 
     return state
 
 
-def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairRule:
+def _rule(columns: Columns | None, units: Units, width: int, moved: Moved | None) -> PairRule:
     if columns is None:
-        return replace(PairRule.among(units), spared=spared)
+        return PairRule.among(units, width)
     # A single token goes to the model's own attention, which needs no units of keys.
     many, total, has_memory = units.seq_length > 1, columns.count + units.seq_length, units.has_memory
     if has_memory and not many and not torch.compiler.is_compiling():  # it mostly comes after the last memory unit
@@ -159,7 +211,8 @@ def _rule(columns: Columns | None, units: Units, spared: Spared | None) -> PairR
         query_valid=units.valid if padded else None,
         key_valid=columns.fact("valid", 0, total).bool() if padded else None,
         query_memory=units.memory if has_memory else None,
-        spared=spared,
+        near=None if moved is None else moved.near,
+        window=width,
         offset=columns.count,
     )
 

@@ -42,13 +42,13 @@ TYPES: dict[str, tuple[type, ...]] = {
     "units": (dict,),
     "max_length": (int,),
     "reader": (list,),
-    "anchors": (list,),
     "learn_competition": (bool,),
     "competition": NUMBER,
     "gate": NUMBER,
+    "window": (int,),
 }
 """Of the settings; "turnings" are the model's rotaries."""
-UNSAID = {"competition": 0.0, "learn_competition": False, "reader": [], "anchors": []}
+UNSAID = {"competition": 0.0, "learn_competition": False, "reader": [], "window": 0}
 """Of the first files, which lack these settings."""
 PRECISION = {1: 5e-3, layout.FORMAT: 2e-5}
 """Of frequencies, relative. Those in files of the first format were measured from cosines in the model's dtype."""
@@ -68,7 +68,7 @@ def from_pretrained(
 ) -> Any:
     """The converted model in ``folder``, attached as it was saved and in evaluation mode: the one way to load it.
 
-    Units, positions, competition, anchors and readers are those it was saved with. Where units are found in text, the
+    Units, positions, competition and readers are those it was saved with. Where units are found in text, the
     tokenizer is the one in the folder, or ``tokenizer``. ``units``: the rule, where it is one of your own. ``base``:
     where the model that LoRA changes lies now. ``dtype``: of the weights; "auto": the one they were saved in.
 
@@ -96,7 +96,7 @@ def from_pretrained(
         if rule is None:
             rows = len(model.get_input_embeddings().weight)
             rule = rule_described(settings["units"], lambda: texts_of(tokenizer or _tokenizer_in(folder), rows))
-        names = ("max_length", "competition", "learn_competition", "anchors", "reader")
+        names = ("window", "max_length", "competition", "learn_competition", "reader")
         model = attach(model, units=rule, positions=settings["gate"], **{name: settings[name] for name in names})
     except InputError as error:
         raise CheckpointError(f"the model in {folder} cannot be given its addresses: {error}") from error
@@ -247,6 +247,7 @@ def _read_addresses(folder: Path) -> _Saved:
     wrong = [name for name, types in TYPES.items() if not _is(settings.get(name), types)]
     wrong = wrong or [name for name in RESTORED if not math.isfinite(settings[name])]
     wrong = wrong or [name for name in ("gate",) if not 0.0 <= settings[name] <= 1.0]
+    wrong = wrong or [name for name in ("gate", "window") if settings["window"] and settings["gate"]]
     if wrong:
         found = "; ".join(f"{name} is {settings.get(name)!r}" for name in wrong[:4])
         raise CheckpointError(f"the settings of the addresses in {where} are damaged: {found}")

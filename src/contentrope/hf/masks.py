@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from contentrope.attention.pairs import aligned, for_heads, no_competition, with_room
+from contentrope.attention.pairs import aligned, no_competition, with_room
 from contentrope.hf.frame import Frame
 
 Exponent = float | Float[Tensor, "heads"]
@@ -78,7 +79,9 @@ def doubled_mask(frame: Frame, layer: int, given: Tensor | None, scores: Scores)
     given = _causal(frame, scores.keys) if given is None else given[..., : scores.keys]
     mask = _single_mask(frame, given, scores, frame.competition_in(layer))
     assert mask is not None, "one was given"
-    reads_local = ~_earlier(frame, scores.keys) & ~frame.rule.closes[:, None, :, None]
+    reads_local = ~_far(frame, scores.keys)
+    if frame.rule.near is None:
+        reads_local = reads_local & ~frame.rule.closes[:, None, :, None]
     hidden = lowest(mask.dtype)
     return torch.cat((mask.masked_fill(reads_local, hidden), mask.masked_fill(~reads_local, hidden)), dim=-1)
 
@@ -95,11 +98,34 @@ def _taken(frame: Frame, scores: Scores, competition: Exponent) -> Float[Tensor,
     taken: Tensor | None = rule.memo.get(name) if shared else None
     if taken is None:
         bonus = rule.own_unit_bonus(competition, torch.promote_types(scores.dtype, torch.float32))
-        unweighed, bonus = (for_heads(x, scores.heads)[..., None] for x in (rule.unweighed_from(), bonus))
-        taken = torch.where(_columns(frame, scores.keys) < unweighed, bonus, 0.0).to(scores.dtype)
+        taken = torch.where(_far(frame, scores.keys), bonus[..., None], 0.0).to(scores.dtype)
         if shared:
             rule.memo[name] = taken
     return taken
+
+
+def hidden_columns(frame: Frame, given: Tensor | None, columns: int) -> Bool[Tensor, "batch columns"] | None:
+    """What a single token does not see: by the model's mask, and beyond its unit if that is memory."""
+    hidden = None
+    if given is not None:
+        row = given[:, 0, 0, :columns]
+        hidden = ~row if row.dtype == torch.bool else row <= lowest(row.dtype) / 2
+    if frame.rule.query_memory is not None:
+        beyond = frame.rule.query_memory & _earlier(frame, columns)[:, 0, 0]
+        hidden = beyond if hidden is None else hidden | beyond
+    return hidden
+
+
+def _far(frame: Frame, keys: int) -> Bool[Tensor, "batch 1 queries keys"]:
+    """Whether the key is read at its address, and competes: of an earlier unit, or beyond the near window."""
+    earlier, near = _earlier(frame, keys), frame.rule.near
+    if near is None:
+        return earlier
+    far = _columns(frame, keys) < near.begin[:, None, :, None]
+    if near.key_memory is None:
+        return far
+    memory = F.pad(near.key_memory, (0, max(keys - frame.total, 0)))[:, -keys:]
+    return far | (earlier & memory[:, None, None])
 
 
 def _earlier(frame: Frame, keys: int) -> Bool[Tensor, "batch 1 queries keys"]:

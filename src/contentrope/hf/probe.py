@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
 
 from contentrope.attention import PairRule, backend_function
+from contentrope.attention.pairs import States
 from contentrope.errors import InputError
 from contentrope.hf.attention import mask_of, own_attention
 from contentrope.hf.rotary import LayerRotary, Source, rotary_of, sources_of, stands_still
@@ -312,7 +313,7 @@ def _is_plain(call: Seen, tokens: Tensor) -> bool:
             return False
     rule = PairRule.among(segment(tokens[None], FixedLength(len(tokens) + 1)))
     scale = call.options.get("scaling") or call.query.shape[-1] ** -0.5
-    reference = backend_function("reference", call.query, dropout=0.0, cached=False)
-    plain = reference(call.query, call.key, call.key, call.value, rule, scale=scale).transpose(1, 2)
+    reference = backend_function("reference", call.query)
+    plain = reference(States(call.query, call.key, call.key, call.value), rule, scale=scale).transpose(1, 2)
     size = call.out.double().abs().max()
     return bool((plain.double() - call.out.double()).abs().max() <= 0.02 * size)

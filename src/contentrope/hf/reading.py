@@ -1,6 +1,6 @@
 """What a call may complete: the columns of its units, their addresses, and the rotations of keys and queries.
 
-Shapes: slots are the units that a call touches, the first of them open before it; window, the columns from the first
+Shapes: slots are the units that a call touches, the first of them open before it; span, the columns from the first
 whose unit the call may complete, to its last.
 """
 
@@ -13,15 +13,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from contentrope.anchors import Anchors, UnitsBefore, unit_lengths
 from contentrope.attention.fused import FusedRotations, address_rotations
-from contentrope.attention.pairs import spared_units, unit_begins
 from contentrope.hf.addresses import OpenUnit
-from contentrope.hf.keys import Rotations, Standing, Window
+from contentrope.hf.keys import Rotations, Span
 from contentrope.hf.rotary import LayerRotary
 from contentrope.hf.state import Columns
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import SegmenterState, Units
+from contentrope.window import Leaving, Moved, far_from_near, to_far
 
 
 class Text(NamedTuple):
@@ -32,6 +31,8 @@ class Text(NamedTuple):
     """None: no padding."""
     ends: Bool[Tensor, "batch seq"] | None
     """The caller's own unit ends, instead of the rule's."""
+    positions: Int[Tensor, "rows seq"] | None = None
+    """As given; None: counted by column."""
 
 
 class Reading(NamedTuple):
@@ -46,6 +47,12 @@ class Reading(NamedTuple):
     """:class:`~contentrope.hf.addresses.Addresses`, or what PEFT has wrapped around them."""
     embed: Callable[[Int[Tensor, "batch seq"]], Float[Tensor, "batch seq dim"]]
     """Ids to input embeddings."""
+    width: int = 0
+    """Of the near window; 0: none."""
+    begins: Int[Tensor, "batch seq"] | None = None
+    """With a window, the position at which each token's unit begins, -1 for padding and memory."""
+    moved: Moved | None = None
+    """With a window and a cache: what the call does to it."""
 
     @property
     def slot(self) -> Int[Tensor, "batch seq"]:
@@ -65,13 +72,13 @@ class Reading(NamedTuple):
 
 
 class Completing(NamedTuple):
-    """The units of a call as the columns of a window."""
+    """The units of a call as the columns of a span."""
 
     reading: Reading
     begin: int
     old: int
-    """Columns of the window that were read before."""
-    completed: Bool[Tensor, "batch window"] | None
+    """Columns of the span that were read before."""
+    completed: Bool[Tensor, "batch span"] | None
     """None: keys are read in both versions, and all that are read addressed are completed."""
     by_slot: list[Float[Tensor, "batch slots kv_heads pairs"]]
     """Addresses, for each rotary of the model."""
@@ -80,7 +87,7 @@ class Completing(NamedTuple):
     def total(self) -> int:
         return self.begin + self.old + self.reading.units.seq_length
 
-    def by_column(self, by_slot: Tensor) -> Float[Tensor, "batch window kv_heads pairs"]:
+    def by_column(self, by_slot: Tensor) -> Float[Tensor, "batch span kv_heads pairs"]:
         new = self.reading.by_token(by_slot)
         return torch.cat((by_slot[:, :1].expand(-1, self.old, -1, -1), new), dim=1) if self.old else new
 
@@ -111,11 +118,86 @@ def completed(reading: Reading, by_kernel: tuple[LayerRotary, ...]) -> Rotations
     rotations = tuple(rotation_of(x) for x in angles)
     if found.completed is not None:
         rotations = tuple(x.only_where(found.completed) for x in rotations)
-    window = Window(found.begin, found.total, found.completed, angles, rotations)
+    span = Span(found.begin, found.total, found.total, found.completed, angles, rotations)
     if by_kernel and found.completed is None:
         fused = (fused_rotations(*both, reading.units) for both in zip(angles, by_kernel, strict=True))
-        return Rotations(window, fused=tuple(fused))
-    return Rotations(window, tuple(_of_queries(rotation, reading.units) for rotation in rotations))
+        return Rotations(span, fused=tuple(fused))
+    return Rotations(span, tuple(_of_queries(rotation, reading.units) for rotation in rotations))
+
+
+def windowed(reading: Reading, by_kernel: tuple[LayerRotary, ...]) -> Rotations:
+    """With a near window: the keys that leave it, or all where a whole text is read, and the queries for far keys. One
+    kernel rotates them if it is given the rotaries of the model."""
+    begins = reading.begins
+    assert begins is not None
+    rotaries, dtype = reading.addresses.rotaries, reading.addresses.dtype
+    frequencies = [rotary.frequency.to(begins.device) for rotary in rotaries]
+    to_queries = (far_from_near(reading.width, begins, frequency[None], dtype) for frequency in frequencies)
+    far_queries = tuple(rotation_of(angles) for angles in to_queries)
+    if reading.moved is None:
+        found = _completing(reading)
+        if by_kernel:
+            of_each = zip(by_kernel, found.by_slot, frequencies, far_queries, strict=True)
+            fused = (_fused_window(reading, rotary, found.by_column(x), f, q) for rotary, x, f, q in of_each)
+            span = Span(0, begins.shape[1], begins.shape[1], None, (), ())
+            return Rotations(span, fused=tuple(fused), far_queries=far_queries)
+        span = _far_span(reading, 0, begins.shape[1], None, [found.by_column(x) for x in found.by_slot], begins)
+    elif reading.moved.leaving is None:
+        span = None
+    else:
+        begin, end, where = reading.moved.leaving
+        assert reading.columns is not None
+        addresses, kept = _addresses_of(reading, reading.moved.leaving), reading.columns.fact("begins", begin, end)
+        span = _far_span(reading, begin, end, where, addresses, kept)
+    return Rotations(span, far_queries=far_queries)
+
+
+def _fused_window(
+    reading: Reading,
+    rotary: LayerRotary,
+    angles: Float[Tensor, "batch seq kv_heads pairs"],
+    frequency: Float[Tensor, "pairs"],
+    far_query: Rotation,
+) -> FusedRotations:
+    """``angles`` are the addresses of each token's unit, forwards as the model rotates."""
+    assert reading.begins is not None
+    far_key = rotation_of(to_far(None, reading.begins, frequency[None], reading.addresses.dtype))
+    if rotary.backwards:
+        far_key, far_query = (Rotation(x.cos, -x.sin) for x in (far_key, far_query))
+        angles = -angles
+    return address_rotations(angles, reading.units.closes, far_key=far_key, far_query=far_query)
+
+
+def _addresses_of(reading: Reading, leaving: Leaving) -> list[Float[Tensor, "batch span kv_heads pairs"]]:
+    """Of these columns, from the ids and places that are kept. Where the first unit or the last is cut, its keys are
+    not rotated."""
+    columns = reading.columns
+    assert columns is not None
+    names = "ids", "unit", "local", "valid"
+    ids, unit, local, valid = (columns.fact(name, leaving.begin, leaving.end) for name in names)
+    slot = unit - unit[:, :1]
+    padded = columns.padded or reading.units.padded
+    by_slot = reading.addresses.of_columns(reading.embed(ids), local, slot, valid.bool(), padded)
+    index = slot[..., None, None]
+    return [x.gather(1, index.expand(-1, -1, *x.shape[2:])) for x in by_slot]
+
+
+def _far_span(
+    reading: Reading,
+    begin: int,
+    end: int,
+    where: Bool[Tensor, "batch span"] | None,
+    addresses: list[Float[Tensor, "batch span kv_heads pairs"]],
+    begins: Int[Tensor, "batch span"],
+) -> Span:
+    angles = tuple(
+        to_far(address, begins, rotary.frequency.to(begins.device)[None], reading.addresses.dtype)
+        for address, rotary in zip(addresses, reading.addresses.rotaries, strict=True)
+    )
+    rotations = tuple(rotation_of(x) for x in angles)
+    if where is not None:
+        rotations = tuple(x.only_where(where) for x in rotations)
+    return Span(begin, end, reading.units.offset + reading.units.seq_length, where, angles, rotations)
 
 
 def fused_rotations(
@@ -129,72 +211,3 @@ def _of_queries(rotation: Rotation, units: Units) -> Rotation:
     """Of this call's tokens, those that close a unit are rotated as its keys are."""
     own = (None if x is None else x[:, -units.seq_length :] for x in rotation)
     return Rotation(*own).only_where(units.closes)  # type: ignore[arg-type]
-
-
-def anchored(reading: Reading, anchors: Anchors, *, completes: bool) -> Rotations:
-    """Open units begin at anchors."""
-    recent = _recent(reading, anchors)
-    frequencies = [rotations.inverse_frequency for rotations in reading.addresses.rotations]
-    columns, units, before, slot = reading.columns, reading.units, reading.before, reading.slot
-    if columns is not None and not completes:
-        standing = columns.standing or _standing(reading, recent, frequencies, anchors)
-        window = Window(columns.count, columns.count + 1, None, (), standing.places)
-        places, spared = standing
-        return Rotations(window, places, places, spared=spared, recent=recent, standing=standing)
-    found = _completing(reading)
-    slots = found.by_slot[0].shape[1]
-    dtype = reading.addresses.dtype
-    length = unit_lengths(slot.clamp(max=slots - 1), units.valid, before.next_local, slots, dtype)
-    begins = unit_begins(units, slot, slots)
-    carried = [
-        anchors.carried(known.then(address[:, :-1], length[:, :-1], begins[:, :-1]), before.next_unit, frequency)
-        for known, address, frequency in zip(recent, found.by_slot, frequencies, strict=True)
-    ]
-    closes = units.closes[..., None, None]
-    by_token = [(reading.by_token(a), reading.by_token(c)) for a, c in zip(found.by_slot, carried, strict=True)]
-    newest = [known.then(address, length, begins) for known, address in zip(recent, found.by_slot, strict=True)]
-    return Rotations(
-        window=_anchored_window(found, carried),
-        queries=tuple(rotation_of(torch.where(closes, address, place)) for address, place in by_token),
-        places=tuple(rotation_of(place) for _, place in by_token),
-        spared=spared_units(newest[0].start, slot, before.next_unit, anchors.back),
-        recent=tuple(known.after(reading.finished, anchors.reach) for known in newest),
-    )
-
-
-def _standing(
-    reading: Reading, recent: tuple[UnitsBefore, ...], frequencies: list[Tensor], anchors: Anchors
-) -> Standing:
-    """Of a unit that is open before and after the call."""
-    first = reading.before.next_unit
-    carried = (anchors.carried(known, first, row) for known, row in zip(recent, frequencies, strict=True))
-    begins = torch.cat((recent[0].start, reading.units.start), dim=1)
-    spared = spared_units(begins, torch.zeros_like(first), first, anchors.back)
-    return Standing(tuple(rotation_of(x) for x in carried), spared)
-
-
-def _anchored_window(found: Completing, carried: list[Tensor]) -> Window:
-    """Keys are rotated to where they stand after the call; those that were read before stand where their unit began."""
-    addresses = tuple(found.by_column(by_slot) for by_slot in found.by_slot)
-    places = tuple(found.by_column(by_slot) for by_slot in carried)
-    is_new = (torch.arange(found.total - found.begin, device=places[0].device) >= found.old)[:, None, None]
-    rotations = []
-    for address, place in zip(addresses, places, strict=True):
-        after = address if found.completed is None else torch.where(found.completed[..., None, None], address, place)
-        rotations.append(rotation_of(after - torch.where(is_new, 0.0, place)))
-    angles = tuple(address - place for address, place in zip(addresses, places, strict=True))
-    return Window(found.begin, found.total, found.completed, angles, tuple(rotations), addresses)
-
-
-def _recent(reading: Reading, anchors: Anchors) -> tuple[UnitsBefore, ...]:
-    """For each rotary, as many completed units before the call as anchors look back."""
-    columns, addresses, ids = reading.columns, reading.addresses, reading.text.ids
-    if columns is not None and columns.recent is not None:
-        return columns.recent
-    found = []
-    for number, rotary in enumerate(addresses.rotaries):
-        length = torch.zeros(len(ids), anchors.reach, dtype=addresses.dtype, device=ids.device)
-        address = length[..., None, None].expand(-1, -1, rotary.heads, len(rotary.frequency))
-        none = UnitsBefore(address, length, length.long())
-        found.append(none if columns is None else columns.units_before(reading.before.next_unit, number, none))
-    return tuple(found)

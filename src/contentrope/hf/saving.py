@@ -55,10 +55,10 @@ WHOLE = "The folder holds all weights and the addresses."
 NAMED = {
     "units": "units",
     "max_length": "longest unit, in tokens",
+    "window": "near window, in tokens",
     "gate": "positions: 0 local, 1 global",
     "competition": "competition",
     "learn_competition": "competition is learned",
-    "anchors": "anchors",
     "reader": "reader",
 }
 """Settings in the model card."""

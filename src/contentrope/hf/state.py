@@ -26,12 +26,12 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from contentrope.anchors import UnitsBefore
 from contentrope.errors import CacheError
-from contentrope.hf.keys import Rotations, Standing, Window, rotate_back
+from contentrope.hf.keys import Rotations, Span, rotate_back
 from contentrope.hf.rotary import LayerRotary
 from contentrope.rotary import rotation_of
 from contentrope.units import SegmenterState, Units
+from contentrope.window import WindowState, rolled_back
 
 KINDS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 """Layers that hold keys as they were given."""
@@ -44,8 +44,11 @@ class _Facts(NamedTuple):
     ids: Int[Tensor, "batch seq"]
     unit: Int[Tensor, "batch seq"]
     local: Int[Tensor, "batch seq"]
+    begins: Int[Tensor, "batch seq"]
+    """With a near window, the position at which its unit begins; else where it begins."""
     closes: Bool[Tensor, "batch seq"]
     valid: Bool[Tensor, "batch seq"]
+    memory: Bool[Tensor, "batch seq"]
     given: bool
     """Whether units end there where the caller put their ends, instead of by the rule."""
 
@@ -57,6 +60,7 @@ class Columns:
         self.count = 0
         """Columns of finished calls."""
         self.padded = False
+        self.has_memory = False
         self.facts = torch.zeros(len(_Facts._fields), batch, ROOM, dtype=torch.int64, device=device)
         self.written = self.noted = 0
         """Columns whose facts are written there, and those whose facts are known at all."""
@@ -65,14 +69,10 @@ class Columns:
         self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
         """For each rotary, the rotation of a column's keys: zero while its unit is open. Made when the first unit is
         completed."""
-        self.addresses: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
-        """For each rotary, the address of a column's completed unit, if anchors look it up."""
         self.segmenter: SegmenterState | None = None
         """None, as at first and after a rollback: to be found from the facts."""
-        self.recent: tuple[UnitsBefore, ...] | None = None
-        """For each rotary, the units that anchors may lie in. None: to be looked up."""
-        self.standing: Standing | None = None
-        """Where the open unit stands. None: to be found from those units."""
+        self.window: WindowState | None = None
+        """Of models with a near window."""
         self.masks: dict[Hashable, Float[Tensor, "batch heads 1 columns"]] = {}
         """The competition bias of a single token, cached until the unit closes."""
 
@@ -84,14 +84,18 @@ class Columns:
         self._write()
         return self.facts[_Facts._fields.index(name), :, begin : self.count if end is None else end]
 
-    def note(self, ids: Int[Tensor, "batch seq"], units: Units, *, ends_given: bool) -> None:
+    def note(
+        self, ids: Int[Tensor, "batch seq"], units: Units, begins: Int[Tensor, "batch seq"] | None, *, ends_given: bool
+    ) -> None:
         """Take the facts of a call's columns."""
         if self.noted > self.count:  # those of a call that has failed
             self.unwritten = self.unwritten[:-1]
             self.written = min(self.written, self.count)
         if len(self.unwritten) == MOST_UNWRITTEN:
             self._write()
-        self.unwritten.append(_Facts(ids, units.unit, units.local, units.closes, units.valid, ends_given))
+        begins = units.start if begins is None else begins
+        marks = units.closes, units.valid, units.memory
+        self.unwritten.append(_Facts(ids, units.unit, units.local, begins, *marks, ends_given))
         self.noted = self.count + ids.shape[1]
 
     def commit(
@@ -100,30 +104,17 @@ class Columns:
         segmenter: SegmenterState,
         rotations: Rotations,
         masks: dict[Hashable, Tensor],
+        window: WindowState | None,
         *,
         padded: bool,
+        has_memory: bool,
     ) -> None:
-        """Accept the columns of a finished call, and the addresses of the units it has completed."""
-        window, recent = rotations.window, rotations.recent
-        if window is not None and window.angles:
-            self._store_angles(window)
-        self.standing, self.masks = rotations.standing, masks
-        self.recent = None if recent is None else _map_units(recent, Tensor.detach)
+        """Accept the columns of a finished call, and the angles that its keys were rotated by."""
+        if rotations.span is not None:
+            self._store_angles(rotations.span)
+        self.masks, self.window = masks, window
         self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
-
-    def units_before(self, unit: Int[Tensor, "batch 1"], number: int, none: UnitsBefore) -> UnitsBefore:
-        """The last units before ``unit``, for one of the rotaries. ``none`` says how many, and what stands where there
-        are not as many."""
-        if not self.addresses or not self.count:
-            return none
-        found, count = none, none.length.shape[1]
-        for back in range(count, 0, -1):
-            of_unit = (self.fact("unit") == unit - back) & self.fact("valid").bool()
-            column = of_unit.long().argmax(1)
-            address = self.addresses[number][torch.arange(self.batch, device=column.device), column]
-            address = torch.where(of_unit.any(1)[:, None, None], address, 0.0)[:, None]
-            found = found.then(address, of_unit.sum(1, keepdim=True), column[:, None])
-        return UnitsBefore(*(x[:, -count:] for x in found))
+        self.has_memory |= has_memory
 
     def _write(self) -> None:
         """The facts of all columns to the table, which is made longer where they do not fit."""
@@ -144,7 +135,6 @@ class Columns:
 
     def _change_angles(self, change: Callable[[Tensor], Tensor]) -> None:
         self.angles = tuple(change(x) for x in self.angles)
-        self.addresses = tuple(change(x) for x in self.addresses)
 
     def _leave_inference_mode(self) -> None:
         """What was made there can be written to only there."""
@@ -154,18 +144,15 @@ class Columns:
             self.facts = self.facts.clone()
             self._change_angles(torch.clone)
 
-    def _store_angles(self, window: Window) -> None:
+    def _store_angles(self, span: Span) -> None:
         self._write()
         room = self.facts.shape[2]
         if not self.angles:
-            self.angles, self.addresses = (
-                tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in found)
-                for found in (window.angles, window.addresses)
-            )
-        for kept, new in zip((*self.angles, *self.addresses), (*window.angles, *window.addresses), strict=True):
-            there, completed = kept[:, window.begin : window.total], window.completed
+            self.angles = tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in span.angles)
+        for kept, new in zip(self.angles, span.angles, strict=True):
+            there, where = kept[:, span.begin : span.end], span.where
             new = new.detach()
-            there.copy_(new if completed is None else torch.where(completed[..., None, None], new, there))
+            there.copy_(new if where is None else torch.where(where[..., None, None], new, there))
 
     def rows(self, index: Int[Tensor, "rows"]) -> None:
         self._write()
@@ -173,22 +160,21 @@ class Columns:
         self.facts = self.facts.index_select(1, index)
         self._change_angles(lambda x: x.index_select(0, index))
         self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
-        self.standing, self.masks = None, {}
-        if self.recent is not None:
-            self.recent = _map_units(self.recent, lambda x: x.index_select(0, index))
+        self.window = self.window.reorder(index) if self.window is not None else None
+        self.masks = {}
 
-    def truncate(self, count: int) -> Window | None:
-        """Roll back to ``count`` columns; the window of keys to rotate back, where a unit is open again."""
+    def truncate(self, count: int) -> Span | None:
+        """Roll back to ``count`` columns; the keys to rotate back, of a unit that is open again, or near again."""
         self._write()
         self._leave_inference_mode()
-        window = self._reopened(count)
-        self.count, self.segmenter, self.recent, self.standing, self.masks = count, None, None, None, {}
+        span = self._reopened(count) if self.window is None else self._near_again(self.window, count)
+        self.count, self.segmenter, self.masks = count, None, {}
         self.written = self.noted = count
         for angles in self.angles:
             angles[:, count:] = 0.0
-        return window
+        return span
 
-    def _reopened(self, count: int) -> Window | None:
+    def _reopened(self, count: int) -> Span | None:
         if not self.angles:
             return None
         open_unit = self.fact("unit", count - 1, count) + self.fact("closes", count - 1, count)
@@ -196,15 +182,21 @@ class Columns:
         if not bool(reopened.any()):
             return None
         begin = int(reopened.any(0).nonzero()[0])
-        is_open = reopened[:, begin:, None, None]
-        back = tuple(torch.where(is_open, -x[:, begin:count], 0.0) for x in self.angles)
+        return self._back(begin, count, reopened[:, begin:])
+
+    def _near_again(self, window: WindowState, count: int) -> Span | None:
+        self.window, again = rolled_back(window, count, self.fact, has_memory=self.has_memory)
+        if not self.angles or again is None or again.mask is None:
+            return None
+        return self._back(again.begin, count, again.mask)
+
+    def _back(self, begin: int, count: int, where: Bool[Tensor, "batch columns"]) -> Span:
+        """Keys from column ``begin`` to the last are rotated back; their angles are forgotten."""
+        chosen = where[..., None, None]
+        back = tuple(torch.where(chosen, -x[:, begin:count], 0.0) for x in self.angles)
         for angles in self.angles:
-            angles[:, begin:count].masked_fill_(is_open, 0.0)
-        return Window(begin, count, None, back, tuple(rotation_of(x) for x in back))
-
-
-def _map_units(recent: tuple[UnitsBefore, ...], change: Callable[[Tensor], Tensor]) -> tuple[UnitsBefore, ...]:
-    return tuple(UnitsBefore(*map(change, units)) for units in recent)
+            angles[:, begin:count].masked_fill_(chosen, 0.0)
+        return Span(begin, count, count, None, back, tuple(rotation_of(x) for x in back))
 
 
 class ColumnsLayer(CacheLayerMixin):
@@ -270,9 +262,9 @@ class ColumnsLayer(CacheLayerMixin):
         kept = self.columns.count + tokens_to_remove if tokens_to_remove < 0 else tokens_to_remove
         if kept <= 0:
             self.columns = None
-        elif kept < self.columns.count and (window := self.columns.truncate(kept)) is not None:
+        elif kept < self.columns.count and (span := self.columns.truncate(kept)) is not None:
             for index, (number, rotary) in self.rotaries.items():
-                rotate_back(self.layers[index], window, number, rotary)
+                rotate_back(self.layers[index], span, number, rotary)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)

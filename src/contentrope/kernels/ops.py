@@ -73,16 +73,16 @@ def launch(
 
 
 class Operator:
-    """``allocate`` makes the results, ``fill`` starts the kernels that write them. Both take all arguments as one tuple
-    with names, ``fill`` after the results. ``schema`` names arguments and results, as PyTorch writes it; ``known`` is
-    the form for the compiler, which takes shapes from ``allocate``."""
+    """``allocate`` makes the results, ``fill`` starts the kernels that write them, and may return others that lie as
+    those do. Both take all arguments as one tuple with names, ``fill`` after the results. ``schema`` names arguments
+    and results, as PyTorch writes it; ``known`` is the form for the compiler, which takes shapes from ``allocate``."""
 
-    def __init__(self, schema: str, allocate: Callable[[Any], Any], fill: Callable[[Any, Any], None]) -> None:
+    def __init__(self, schema: str, allocate: Callable[[Any], Any], fill: Callable[[Any, Any], Any]) -> None:
         def run(*arguments: Any) -> Any:
             given = named(*arguments)
             results = allocate(given)
-            fill(results, given)
-            return results
+            filled = fill(results, given)
+            return results if filled is None else filled
 
         self.run = run
         name = schema.partition("(")[0]
@@ -252,6 +252,19 @@ class Found(NamedTuple):
 _found: dict[Hashable, Found] = {}
 
 
+def _remember(found: Found, *keys: Hashable) -> None:
+    if len(_found) + len(keys) > MOST_FOUND:
+        _found.clear()
+    _found.update(dict.fromkeys(keys, found))
+
+
+def _kind(number: float) -> Hashable:
+    """What Triton compiles other kernels for."""
+    if isinstance(number, float):
+        return float
+    return number == 1, number % ALIGNMENT == 0, abs(number) >= 2**31
+
+
 def launch_again(
     kernel: Any, grid: Grid, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], constants: dict[str, Any]
 ) -> None:
@@ -261,14 +274,18 @@ def launch_again(
     key = id(kernel), tensors[0].get_device(), kinds, numbers, tuple(constants.items())
     found = _found.get(key)
     if found is None:
+        # Other numbers of the same kind are read by the same kernel: a cache that grows by a column is not a new one.
+        alike = *key[:3], tuple([_kind(number) for number in numbers]), key[4]
+        found = _found.get(alike)
+        if found is not None:
+            _remember(found, key)
+    if found is None:
         compiled = launch(kernel, grid, tensors, numbers, constants)
         chosen = getattr(kernel, "best_config", None)
         tile = {} if chosen is None else dict(chosen.kwargs)
         values = {**constants, **tile}
-        if len(_found) >= MOST_FOUND:
-            _found.clear()
         names = kernel.arg_names[len(tensors) + len(numbers) :]
-        _found[key] = Found(compiled, tuple([values[name] for name in names]), tile)
+        _remember(Found(compiled, tuple([values[name] for name in names]), tile), key, alike)
         return
     size = grid(found.tile) if callable(grid) else grid
     # Given tensors, Triton would ask the driver of each of them whether the GPU can reach it.

@@ -27,94 +27,24 @@ from contentrope.kernels.ops import (
     start,
     strides_of,
 )
+from contentrope.kernels.rotary_parts import (
+    address_rotation,
+    by_angle,
+    copy_rest,
+    load_pairs,
+    local_rotation,
+    offsets,
+    packed_offsets,
+    places,
+    rotate_pair,
+    store_pairs,
+)
+from contentrope.kernels.rotary_window import rotate_window_backward_kernel, rotate_window_kernel
 
 PAIRS_AT_ONCE = 1024
 """Of a program; with four warps, eight a thread."""
 TOKENS_AT_ONCE, COLUMNS_AT_ONCE = 16, 128
 """Of a program that sums up what the tokens of a unit have given."""
-
-
-@triton.jit
-def load_pairs(at, rows, is_there, lane, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Both dimensions of every pair; ``rows`` are the offsets of the rows, of which some are there."""
-    if INTERLEAVED:
-        column = tl.arange(0, 2 * lane.shape[0])
-        inside = is_there[:, None] & (column < 2 * PAIRS)[None, :]
-        both = tl.load(at + rows[:, None] + column[None, :], mask=inside, other=0.0)
-        a, b = tl.split(both.to(tl.float32).reshape(rows.shape[0], lane.shape[0], 2))
-    else:
-        inside = is_there[:, None] & (lane < PAIRS)[None, :]
-        a = tl.load(at + rows[:, None] + lane[None, :], mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(at + rows[:, None] + (lane + PAIRS)[None, :], mask=inside, other=0.0).to(tl.float32)
-    return a, b
-
-
-@triton.jit
-def store_pairs(at, rows, is_there, lane, a, b, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr):
-    dtype = at.dtype.element_ty
-    if INTERLEAVED:
-        column = tl.arange(0, 2 * lane.shape[0])
-        inside = is_there[:, None] & (column < 2 * PAIRS)[None, :]
-        tl.store(at + rows[:, None] + column[None, :], tl.interleave(a, b).to(dtype), mask=inside)
-    else:
-        inside = is_there[:, None] & (lane < PAIRS)[None, :]
-        tl.store(at + rows[:, None] + lane[None, :], a.to(dtype), mask=inside)
-        tl.store(at + rows[:, None] + (lane + PAIRS)[None, :], b.to(dtype), mask=inside)
-
-
-@triton.jit
-def rotate_pair(a, b, cosine, sine):
-    """A pair, or another rotation: both are complex products."""
-    return a * cosine - b * sine, b * cosine + a * sine
-
-
-@triton.jit
-def places(pid, length, HEADS: tl.constexpr, ROWS: tl.constexpr):
-    """Token and head of every row, and which rows there are."""
-    row = pid * ROWS + tl.arange(0, ROWS)
-    is_there = row < length * HEADS
-    row = tl.where(is_there, row, 0)
-    return (row // HEADS).to(tl.int64), row % HEADS, is_there
-
-
-@triton.jit
-def offsets(batch, token, head, stride_b, stride_t, stride_h):
-    return batch * stride_b + token * stride_t + head * stride_h
-
-
-@triton.jit
-def packed_offsets(batch, token, head, length, HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    """Of rows that lie without gaps; in 64 bits, as the batch is."""
-    return ((batch * length + token) * HEADS + head) * WIDTH
-
-
-@triton.jit
-def local_rotation(cos, sin, batch, token, head, lane, is_there, PAIRS: tl.constexpr, stride_b, stride_t, stride_h):
-    inside = is_there[:, None] & (lane < PAIRS)[None, :]
-    place = offsets(batch, token, head, stride_b, stride_t, stride_h)[:, None] + lane[None, :]
-    return tl.load(cos + place, mask=inside, other=1.0), tl.load(sin + place, mask=inside, other=0.0)
-
-
-@triton.jit
-def address_rotation(
-    cos, sin, slot, batch, token, head, lane, is_there, length, slots, KV_HEADS: tl.constexpr, PAIRS: tl.constexpr
-):
-    inside = is_there[:, None] & (lane < PAIRS)[None, :]
-    unit = tl.load(slot + batch * length + token).to(tl.int64)
-    place = ((batch * slots + unit) * KV_HEADS + head)[:, None] * PAIRS + lane[None, :]
-    return tl.load(cos + place, mask=inside, other=1.0), tl.load(sin + place, mask=inside, other=0.0)
-
-
-@triton.jit
-def copy_rest(
-    source, rows, target, target_rows, is_there, PAIRS: tl.constexpr, REST: tl.constexpr, REST_WIDTH: tl.constexpr
-):
-    """The dimensions that are not rotated."""
-    lane = tl.arange(0, REST_WIDTH)
-    inside = is_there[:, None] & (lane < REST)[None, :]
-    column = 2 * PAIRS + lane
-    value = tl.load(source + rows[:, None] + column[None, :], mask=inside, other=0.0)
-    tl.store(target + target_rows[:, None] + column[None, :], value, mask=inside)
 
 
 @triton.jit
@@ -177,12 +107,6 @@ def rotate_kernel(
             if LOCAL:
                 copy_rest(key, rows, local, out, is_there, PAIRS, REST, REST_WIDTH)
             copy_rest(key, rows, addressed, out, is_there, PAIRS, REST, REST_WIDTH)
-
-
-@triton.jit
-def by_angle(grad_a, grad_b, a, b):
-    """A rotation by d more would change (a, b) by d (-b, a)."""
-    return grad_b * a - grad_a * b
 
 
 @triton.jit
@@ -282,7 +206,8 @@ def sum_by_unit_kernel(
 # Starting the kernels: each function writes into results that have been allocated.
 
 ROTATIONS = (
-    "Tensor cos, Tensor sin, Tensor address_cos, Tensor address_sin, Tensor slot, Tensor closes, bool interleaved"
+    "Tensor cos, Tensor sin, Tensor address_cos, Tensor address_sin, Tensor slot, Tensor closes, "
+    "Tensor? near_cos, Tensor? near_sin, Tensor? far_cos, Tensor? far_sin, bool interleaved"
 )
 """As operators take them; ``with_local``, if it is theirs to say, follows."""
 
@@ -296,19 +221,50 @@ class Rotations(NamedTuple):
     address_sin: Tensor
     slot: Tensor
     closes: Tensor
+    near_cos: Tensor | None
+    near_sin: Tensor | None
+    far_cos: Tensor | None
+    far_sin: Tensor | None
     interleaved: bool
     with_local: bool
-    """Whether local keys are asked for."""
+    """Whether local keys are asked for; with a window, near queries and near keys."""
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Those that do not stand for others."""
-        return tuple(x.contiguous() for x in (self.address_cos, self.address_sin, self.slot, self.closes))
+    @property
+    def has_window(self) -> bool:
+        return self.far_cos is not None
+
+    def addresses(self) -> tuple[Tensor, ...]:
+        return tuple(x.contiguous() for x in (self.address_cos, self.address_sin, self.slot))
+
+    def of_window(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Of near queries and keys, and of far queries. Where near ones are not asked for anything will do."""
+        assert self.far_cos is not None
+        assert self.far_sin is not None
+        far = self.far_cos, self.far_sin
+        return (far if self.near_cos is None or self.near_sin is None else (self.near_cos, self.near_sin)), far
 
 
-def states_for(query: Tensor, key: Tensor, with_local: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for rotated queries, local keys (empty, if they are not asked for) and addressed keys."""
-    local = key.new_empty(key.shape if with_local else (0,))
-    return query.new_empty(query.shape), local, key.new_empty(key.shape)
+class Rotated(NamedTuple):
+    """What a layer's attention reads, and the gradients of it: (batch, seq, heads or kv_heads, head_dim)."""
+
+    query: Tensor
+    """With a window the near one; empty, if near ones are not asked for."""
+    local: Tensor
+    """Empty, if they are not asked for."""
+    addressed: Tensor
+    far_query: Tensor
+    """Empty without a window."""
+
+
+def states_for(query: Tensor, key: Tensor, with_local: bool, has_window: bool) -> Rotated:
+    """Memory for them."""
+    with_query = with_local or not has_window
+    return Rotated(
+        query.new_empty(query.shape if with_query else (0,)),
+        key.new_empty(key.shape if with_local else (0,)),
+        key.new_empty(key.shape),
+        query.new_empty(query.shape if has_window else (0,)),
+    )
 
 
 def angles_for(addressed: Tensor, cos: Tensor, needs_angles: bool) -> Tensor:
@@ -317,41 +273,61 @@ def angles_for(addressed: Tensor, cos: Tensor, needs_angles: bool) -> Tensor:
     return cos.new_empty(batch if needs_angles else 0, length, kv_heads, cos.shape[-1])
 
 
-def forward(states: tuple[Tensor, Tensor, Tensor], query: Tensor, key: Tensor, rotations: Rotations) -> None:
-    """Write what :func:`states_for` has made room for."""
-    if query.numel():
-        query, key = last_contiguous(query), last_contiguous(key)
-        cos, sin, strides = broadcast_strides(rotations.cos, rotations.sin, (*key.shape[:3], rotations.cos.shape[3]))
-        sizes = _sizes(query, key, rotations)
+def forward(states: Rotated, query: Tensor, key: Tensor, rotations: Rotations, with_far: bool = True) -> None:
+    """Write what :func:`states_for` has made room for; far versions, if anybody reads them."""
+    if not query.numel():
+        return
+    query, key = last_contiguous(query), last_contiguous(key)
+    cos, sin, strides = _broadcast((rotations.cos, rotations.sin), key)
+    sizes = _sizes(query, key, rotations)
+    lengths = query.shape[1], rotations.address_cos.shape[1]
+    if not rotations.has_window:
         start(
             rotate_kernel, _grid(query, key, sizes),
-            (query, key, cos, sin, *rotations.tensors(), *states),
-            (*strides_of(query, key), *strides, query.shape[1], rotations.address_cos.shape[1]), **sizes,
+            (query, key, cos, sin, *rotations.addresses(), rotations.closes.contiguous(), *states[:3]),
+            (*strides_of(query, key), *strides, *lengths), **sizes, LOCAL=rotations.with_local,
         )  # fmt: skip
+        return
+    (*near, near_strides), (*far, far_strides) = (_broadcast(given, key) for given in rotations.of_window())
+    start(
+        rotate_window_kernel, _grid(query, key, sizes),
+        (query, key, cos, sin, *rotations.addresses(), *near, *far, *states),
+        (*strides_of(query, key), *strides, *near_strides, *far_strides, *lengths), **sizes,
+        NEAR=rotations.with_local, FAR=with_far,
+    )  # fmt: skip
 
 
 def backward(
-    results: tuple[Tensor, Tensor, Tensor],
-    grads: tuple[Tensor, Tensor, Tensor],
-    rotated: Tensor,
-    addressed: Tensor,
-    rotations: Rotations,
+    results: tuple[Tensor, Tensor, Tensor], grads: Rotated, states: Rotated, rotations: Rotations, with_far: bool = True
 ) -> None:
     """Write the gradients of queries, keys and angles, from those of what :func:`forward` gave. Rows, tokens and heads
     of queries and keys may lie there as they like; empty angles are not asked for."""
-    if not rotated.numel():
+    if not states.addressed.numel():
         return
-    rotated_grad, local_grad, addressed_grad = grads
-    local_grad = local_grad if rotations.with_local else addressed_grad  # never read then
-    given = [last_contiguous(grad) for grad in (rotated_grad, local_grad, addressed_grad)]
-    cos, sin, strides = broadcast_strides(rotations.cos, rotations.sin, (*addressed.shape[:3], rotations.cos.shape[3]))
-    sizes = _sizes(rotated, addressed, rotations)
+    key, query = states.addressed, states.far_query if rotations.has_window else states.query
+    # Of what is not asked for nothing is read.
+    given = [last_contiguous(grad if grad.ndim == 4 else grads.addressed) for grad in grads]
+    cos, sin, strides = _broadcast((rotations.cos, rotations.sin), key)
+    sizes = _sizes(query, key, rotations) | {"TO_ANGLES": bool(results[2].numel())}
+    lengths = query.shape[1], rotations.address_cos.shape[1]
+    if not rotations.has_window:
+        start(
+            rotate_backward_kernel, _grid(query, key, sizes),
+            (*given[:3], query, key, cos, sin, *rotations.addresses(), rotations.closes.contiguous(), *results),
+            (*strides_of(*given[:3], *results[:2]), *strides, *lengths), **sizes, LOCAL=rotations.with_local,
+        )  # fmt: skip
+        return
+    (*near, near_strides), (*far, far_strides) = (_broadcast(both, key) for both in rotations.of_window())
     start(
-        rotate_backward_kernel, _grid(rotated, addressed, sizes),
-        (*given, rotated, addressed, cos, sin, *rotations.tensors(), *results),
-        (*strides_of(*given, *results[:2]), *strides, rotated.shape[1], rotations.address_cos.shape[1]),
-        **sizes, TO_ANGLES=bool(results[2].numel()),
+        rotate_window_backward_kernel, _grid(query, key, sizes),
+        (*given, key, cos, sin, *rotations.addresses(), *near, *far, *results),
+        (*strides_of(*given, *results[:2]), *strides, *near_strides, *far_strides, *lengths), **sizes,
+        NEAR=rotations.with_local, FAR=with_far,
     )  # fmt: skip
+
+
+def _broadcast(rotation: tuple[Tensor, Tensor], key: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    return broadcast_strides(*rotation, (*key.shape[:3], rotation[0].shape[3]))
 
 
 def _sizes(query: Tensor, key: Tensor, rotations: Rotations) -> dict[str, Any]:
@@ -366,7 +342,6 @@ def _sizes(query: Tensor, key: Tensor, rotations: Rotations) -> dict[str, Any]:
         "REST": rest,
         "REST_WIDTH": power_of_two(max(rest, 1)),
         "INTERLEAVED": rotations.interleaved,
-        "LOCAL": rotations.with_local,
         "ROWS": max(1, PAIRS_AT_ONCE // width),
     }
 
@@ -384,41 +359,46 @@ def rotations_in(given: Any) -> Rotations:
     return Rotations._make(getattr(given, name, True) for name in Rotations._fields)
 
 
-def _allocate(given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return states_for(given.query, given.key, given.with_local)
+def _allocate(given: Any) -> tuple[Tensor, ...]:
+    return tuple(states_for(given.query, given.key, given.with_local, given.far_cos is not None))
 
 
-def _rotate(states: tuple[Tensor, Tensor, Tensor], given: Any) -> None:
-    forward(states, given.query, given.key, rotations_in(given))
+def _rotate(states: tuple[Tensor, ...], given: Any) -> None:
+    forward(Rotated(*states), given.query, given.key, rotations_in(given))
+
+
+def rotated_in(given: Any) -> Rotated:
+    """What was rotated, as far as it is kept for a backward operator."""
+    return Rotated(given.rotated, given.addressed, given.addressed, given.far_rotated)
 
 
 def _allocate_gradients(given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    rotated, addressed = given.rotated, given.addressed
+    query, addressed = given.rotated if given.far_cos is None else given.far_rotated, given.addressed
     angles = angles_for(addressed, given.cos, given.needs_angles)
-    return rotated.new_empty(rotated.shape), addressed.new_empty(addressed.shape), angles
+    return query.new_empty(query.shape), addressed.new_empty(addressed.shape), angles
 
 
 def _rotate_backward(results: tuple[Tensor, Tensor, Tensor], given: Any) -> None:
-    grads = given.rotated_grad, given.local_grad, given.addressed_grad
-    backward(results, grads, given.rotated, given.addressed, rotations_in(given))
+    grads = Rotated(given.rotated_grad, given.local_grad, given.addressed_grad, given.far_rotated_grad)
+    backward(results, grads, rotated_in(given), rotations_in(given))
 
 
 rotated_states = Differentiable(
     Operator(
         f"rotated_states(Tensor query, Tensor key, Tensor? angles, {ROTATIONS}, bool with_local)"
-        " -> (Tensor rotated, Tensor local, Tensor addressed)",
+        " -> (Tensor rotated, Tensor local, Tensor addressed, Tensor far_rotated)",
         _allocate,
         _rotate,
     ),
     Operator(
-        "rotated_states_backward(Tensor rotated_grad, Tensor local_grad, Tensor addressed_grad, Tensor rotated, "
-        f"Tensor addressed, {ROTATIONS}, bool with_local, bool needs_angles)"
-        " -> (Tensor query_grad, Tensor key_grad, Tensor angles_grad)",
+        "rotated_states_backward(Tensor rotated_grad, Tensor local_grad, Tensor addressed_grad, "
+        f"Tensor far_rotated_grad, Tensor rotated, Tensor addressed, Tensor far_rotated, {ROTATIONS}, bool with_local, "
+        "bool needs_angles) -> (Tensor query_grad, Tensor key_grad, Tensor angles_grad)",
         _allocate_gradients,
         _rotate_backward,
     ),
 )
-"""Rotated queries, local keys (empty, if they are not asked for) and addressed keys; :class:`Rotations` says how."""
+""":class:`Rotated`; :class:`Rotations` says how."""
 
 
 # What the tokens of a unit share: a gradient that reaches an address by way of its tokens is summed over them. Layers

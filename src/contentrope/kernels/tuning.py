@@ -12,7 +12,7 @@ import triton
 
 from contentrope.kernels.ops import is_interpreted
 
-CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_SPARED", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
+CLASS = ["LENGTH_CLASS", "WIDTH", "GROUP", "HAS_VALID", "HAS_MEMORY", "HAS_BONUS", "HAS_FAR", "PRECISION"]
 """What the best tiles depend on, besides the dtype."""
 ROUNDS = 5
 MOST_LAUNCHES = 10
@@ -51,6 +51,8 @@ NARROW = {
         Tile(32, 64, 4, 3, 2, 64, 168),
         Tile(16, 32, 4, 3, 3, 64, 168),
     ],
+    "window_forward_kernel": [Tile(64, 64, 4, 3, 2), Tile(64, 64, 4, 3, 2, registers=168)],
+    "window_backward_kernel": [Tile(32, 64, 4, 3, 2, 64, 168), Tile(64, 64, 4, 3, 1, 64)],
 }
 """For heads of up to 64 dimensions."""
 WIDE = {
@@ -61,16 +63,30 @@ WIDE = {
         Tile(128, 64, 8, 2),
     ],
     "backward_kernel": [Tile(32, 32, 4, 3, 3, 64), Tile(16, 32, 4, 3, 3, 64)],
+    "window_forward_kernel": [Tile(64, 64, 4, 2, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 3, 2)],
+    "window_backward_kernel": [Tile(32, 32, 4, 3, 2, 64), Tile(64, 64, 8, 2, 2, 64), Tile(64, 64, 8, 2, 2, 128)],
 }
-SMALL = {"forward_kernel": Tile(32, 32, 4, 2), "backward_kernel": Tile(32, 32, 4, 2, rows=32)}
+
+
+def _with_window(forward: Any, backward: Any) -> dict[str, Any]:
+    """By kernel; those that read a window take the same."""
+    return {
+        "forward_kernel": forward,
+        "backward_kernel": backward,
+        "window_forward_kernel": forward,
+        "window_backward_kernel": backward,
+    }
+
+
+SMALL = _with_window(Tile(32, 32, 4, 2), Tile(32, 32, 4, 2, rows=32))
 """Fits where nothing else does: the widest heads in float32. Backward it is the fastest for those of 256 dimensions."""
-EXACT = {
-    "forward_kernel": [Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)],
-    "backward_kernel": [Tile(32, 32, 8, 2, rows=32), Tile(16, 16, 4, 2, rows=16)],
-}
+EXACT = _with_window(
+    [Tile(32, 32, 8, 2), Tile(16, 16, 4, 2)],
+    [Tile(32, 32, 8, 2, rows=32), Tile(16, 16, 4, 2, rows=16)],
+)
 """For products in full float32, which no tensor core does: the compiler writes them out, which for larger tiles takes
 minutes, and fits into no registers. The second where the first needs more shared memory than many a GPU has."""
-INTERPRETED = {"forward_kernel": Tile(32, 16, 4, 1), "backward_kernel": Tile(16, 16, 4, 1, rows=32)}
+INTERPRETED = _with_window(Tile(32, 16, 4, 1), Tile(16, 16, 4, 1, rows=32))
 """Small, so that small examples have several tiles."""
 
 

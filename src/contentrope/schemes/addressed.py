@@ -1,21 +1,23 @@
-"""What ``content``, ``random`` and ``local`` share: units, local rotations, competition between units, anchors."""
+"""What ``content``, ``random`` and ``local`` share: units, local rotations, competition between units."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from contentrope.anchors import Anchors, UnitsBefore, unit_lengths
-from contentrope.attention.pairs import unit_begins
+from contentrope.attention.api import check_window
+from contentrope.attention.pairs import unit_positions
 from contentrope.config import ModelConfig
-from contentrope.context import AddressedContext, Chunk
-from contentrope.context.addressed import Carried, Reading
+from contentrope.context import AddressedContext, Chunk, WindowedContext
+from contentrope.context.addressed import Reading
 from contentrope.errors import InputError
 from contentrope.rotary import PositionRotations, Rotation
 from contentrope.schemes.base import frequencies, segmenter_of
+from contentrope.window import begins_of, initial_window, move
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +30,15 @@ class CompetitionOptions:
     """Scores are multiplied by ``1 + sharpness * log(completed units)``, so that one among many stands out."""
     learn_sharpness: bool = False
     """Learn it per layer and head, starting from ``sharpness``."""
+    window: int = 0
+    """Units that began at most so many tokens before the query's are read by plain RoPE; 0: the own unit alone."""
 
     def __post_init__(self) -> None:
+        check_window(self.window)
         if self.sharpness < 0:
             raise InputError(
                 f"sharpness must be at least 0, got {self.sharpness}: below, many units are read upside down"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddressOptions(CompetitionOptions):
-    anchors: tuple[int, ...] = ()
-    """For each key/value head, how many units back the one lies that an open unit goes on from there; 0: none."""
 
 
 class UnitReader(nn.Module):
@@ -47,10 +46,9 @@ class UnitReader(nn.Module):
         super().__init__()
         self.competition = PerHead(config, options.competition, options.learn_competition)
         self.sharpness = PerHead(config, options.sharpness, options.learn_sharpness, of_several_models=True)
+        self.window = options.window
         self.segmenter = segmenter_of(config)
         self.rotations = PositionRotations(frequencies(config))
-        back = options.anchors if isinstance(options, AddressOptions) else ()
-        self.anchors = AnchoredHeads(config, back, self.rotations) if back else None
 
     def read(self, chunk: Chunk) -> Reading:
         earlier = None
@@ -59,7 +57,34 @@ class UnitReader(nn.Module):
         else:
             earlier, before = chunk.share.read_before(self.segmenter)
             units, before, after = chunk.advance(self.segmenter, before)
-        return Reading(units, before, after, self.local_rotation(units.local, chunk), earlier)
+        reading = Reading(units, before, after, self.local_rotation(units.local, chunk), earlier)
+        if self.window:
+            return self._with_window(chunk, reading)
+        chunk.note(units)
+        return reading
+
+    def _with_window(self, chunk: Chunk, reading: Reading) -> Reading:
+        units, earlier, cache = reading.units, reading.earlier, chunk.cache
+        state = chunk.state.window or initial_window(self.window, len(chunk.ids), chunk.ids.device)
+        of_earlier = None if earlier is None else unit_positions(earlier)
+        if of_earlier is not None:
+            state = state._replace(positions=(of_earlier >= 0).sum(1, keepdim=True))
+        begins = begins_of(units, state.positions)
+        chunk.note(units, begins)
+        moved = None
+        if cache is not None:
+            moved = move(state, units, begins, cache.fact, has_memory=units.has_memory or cache.has_memory)
+        elif earlier is not None and of_earlier is not None:
+            table = {
+                "begins": torch.cat((of_earlier, begins), dim=1),
+                "unit": torch.cat((earlier.unit, units.unit), dim=1),
+                "memory": torch.cat((earlier.memory, units.memory), dim=1),
+            }
+            moved = move(
+                state, units, begins, lambda name, first, end: table[name][:, first:end], has_memory=units.has_memory
+            )
+            moved = moved._replace(leaving=None)  # there is no cache whose keys would be rotated
+        return reading._replace(width=self.window, begins=begins, moved=moved)
 
     def local_rotation(self, local: Int[Tensor, "batch seq"], chunk: Chunk) -> Rotation:
         return self.rotations.at(local, chunk.wide, bound=self.segmenter.max_length)
@@ -71,56 +96,15 @@ class UnitReader(nn.Module):
         angles: Float[Tensor, "batch slots kv_heads pairs"] | None,
         open_total: Float[Tensor, "batch dim"] | None = None,
     ) -> AddressedContext:
-        return AddressedContext(
+        kind = partial(WindowedContext, self.rotations) if self.window else AddressedContext
+        return kind(
             chunk,
             reading,
             angles=angles,
             competition=self.competition.of,
             sharpness=self.sharpness.of,
             open_total=open_total,
-            carried=self.anchors.carried(chunk, reading, angles) if self.anchors else None,
         )
-
-
-class AnchoredHeads:
-    """Anchored heads in our own models: what the cache keeps for them, and which units they cannot have."""
-
-    def __init__(self, config: ModelConfig, back: tuple[int, ...], rotations: PositionRotations) -> None:
-        self.anchors = Anchors(back, config.key_heads)
-        if config.reader:
-            raise InputError(f"anchors give units an order, memory units have none; leave out reader={config.reader}")
-        self.rotations = rotations
-
-    def carried(
-        self, chunk: Chunk, reading: Reading, angles: Float[Tensor, "batch slots kv_heads pairs"] | None
-    ) -> Carried:
-        """What the unit of every slot carries while it is open. ``angles`` are the addresses of the slots."""
-        if reading.units.has_memory:
-            raise InputError("anchors give units an order, memory units have none; leave out memory=")
-        before, units, recent = reading.before, reading.units, self._recent(chunk, reading)
-        if angles is None:
-            return Carried(self._of(recent, reading), recent)
-        slots = angles.shape[1]
-        length = unit_lengths(reading.slot, units.valid, before.next_local, slots, recent.length.dtype)
-        start = unit_begins(units, reading.slot, slots)
-        newest = recent.then(angles, length, start)
-        by_slot = self._of(recent.then(angles[:, :-1], length[:, :-1], start[:, :-1]), reading)
-        return Carried(by_slot, newest.after(reading.after.next_unit - before.next_unit, self.anchors.reach))
-
-    def _of(self, units: UnitsBefore, reading: Reading) -> Float[Tensor, "batch slots kv_heads pairs"]:
-        return self.anchors.carried(units, reading.before.next_unit, self.rotations.inverse_frequency)
-
-    def _recent(self, chunk: Chunk, reading: Reading) -> UnitsBefore:
-        if chunk.state.recent is not None:
-            return chunk.state.recent
-        cache, open_unit, units = chunk.cache, reading.before.next_unit, range(self.anchors.reach, 0, -1)
-        if cache is None:
-            rows = chunk.embedded.new_zeros(len(chunk.ids), self.anchors.reach, dtype=chunk.wide)
-            shape = (chunk.config.key_heads, chunk.config.pair_count)
-            return UnitsBefore(rows[..., None, None].expand(-1, -1, *shape), rows, rows.long())
-        found = [cache.find_unit(open_unit - d) for d in units]
-        address, length, start = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
-        return UnitsBefore(address.to(chunk.wide), length.to(chunk.wide), start)
 
 
 class PerHead(nn.Module):

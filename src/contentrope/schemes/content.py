@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from contentrope.address import ContentAddress, sum_by_unit
+from contentrope.address import ContentAddress, sum_by_slot, sum_by_unit
 from contentrope.attention.api import REGISTERED, refuse_non_finite
 from contentrope.config import ModelConfig
 from contentrope.context import AddressedContext, Chunk
 from contentrope.context.addressed import Reading
 from contentrope.errors import InputError
 from contentrope.rotary import Rotation, rotate
-from contentrope.schemes.addressed import AddressOptions, UnitReader
+from contentrope.schemes.addressed import CompetitionOptions, UnitReader
 from contentrope.schemes.base import Scheme
 from contentrope.units.table import may_sync
+from contentrope.window import Leaving
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AddressOptions):
+class Options(CompetitionOptions):
     noise: float = 0.0
     """Standard deviation of what is added to the angles in training, drawn anew for every unit and call."""
 
@@ -46,13 +48,33 @@ class Content(Scheme):
 
     def context(self, chunk: Chunk) -> AddressedContext:
         reading = self.reader.read(chunk)
-        if not reading.completes_any(chunk):
+        if not reading.needs_addresses(chunk):
             return self.reader.context(chunk, reading, angles=None)
+        if reading.leaving is not None:
+            return self.reader.context(chunk, reading, self._angles_of_columns(chunk, reading.leaving))
         angles, open_total = self._angles(chunk, reading)
-        _refuse_non_finite(angles, chunk.embedded, reading)
-        if self.training and self.noise:
-            angles = angles + self.noise * torch.randn_like(angles)
-        return self.reader.context(chunk, reading, angles, open_total)
+        _refuse_non_finite(angles, chunk.embedded, reading.by_token)
+        return self.reader.context(chunk, reading, self._noisy(angles), open_total)
+
+    def _noisy(self, angles: Tensor) -> Tensor:
+        return angles + self.noise * torch.randn_like(angles) if self.training and self.noise else angles
+
+    def _angles_of_columns(self, chunk: Chunk, leaving: Leaving) -> Float[Tensor, "batch columns kv_heads pairs"]:
+        """The address of each of these columns, from the ids and places that the cache holds. Where the first unit or
+        the last is cut, its keys are not rotated."""
+        begin, end, cache = leaving.begin, leaving.end, chunk.cache
+        assert cache is not None
+        ids, unit, local = (cache.fact(name, begin, end) for name in ("ids", "unit", "local"))
+        valid, slot = cache.fact("valid", begin, end).bool(), unit - unit[:, :1]
+        embedded = chunk.embedding(ids)
+        rotated = self._rotated(embedded.to(chunk.wide), self.reader.local_rotation(local, chunk))
+        by_slot = self.address(*sum_by_slot(rotated, slot, valid, padded=cache.padded or chunk.valid is not None))
+
+        def by_token(of_slots: Tensor) -> Tensor:
+            return of_slots.gather(1, slot[..., None, None].expand(-1, -1, *of_slots.shape[2:]))
+
+        _refuse_non_finite(by_slot, embedded, by_token)
+        return by_token(self._noisy(by_slot))
 
     def _angles(
         self, chunk: Chunk, reading: Reading
@@ -108,10 +130,10 @@ class Content(Scheme):
 def _refuse_non_finite(
     addresses: Float[Tensor, "batch slots kv_heads pairs"],
     embedded: Float[Tensor, "batch seq dim"],
-    reading: Reading,
+    by_token: Callable[[Tensor], Tensor],
 ) -> None:
     """Name the token whose embedding is to blame; where none is, the first token of the unit without an address."""
     if not may_sync(addresses) or math.isfinite(addresses.detach().sum().item()):
         return
     refuse_non_finite("embeddings", embedded)
-    refuse_non_finite("addresses", reading.by_token(addresses))
+    refuse_non_finite("addresses", by_token(addresses))

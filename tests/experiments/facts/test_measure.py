@@ -15,11 +15,11 @@ from contentrope.model import Transformer
 from contentrope.results import read_json
 from experiments.facts import KINDS, ROWS
 from experiments.facts.config import PRESETS, FactsConfig, without_memory
-from experiments.facts.run import SHOWN, Facts, run
+from experiments.facts.run import SHOWN, Facts
 from experiments.facts.scoring import order_changes, score, two_directions
 from experiments.initialisation import Initialisation
 from experiments.models import folder_of
-from tests.experiments.facts.tiny import TINY
+from tests.experiments.facts.tiny import TINY, run
 from tests.experiments.growth.runs import Recorder
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from contentrope.training import TrainConfig
 from contentrope.training.sizes import ModelSize
+from experiments import runner
 from experiments.facts.config import FactsConfig
+from experiments.facts.run import Facts
 
 TINY = FactsConfig(
     variants=("content:competition=1", "rope"),
@@ -14,3 +18,8 @@ TINY = FactsConfig(
     model=ModelSize(dim=8, layers=1, heads=1),
     training=TrainConfig(steps=4, batch_size=3),
 )
+
+
+def run(config: FactsConfig, *where: Any, **how: Any) -> dict[str, Any]:
+    """Train and evaluate every variant, :func:`experiments.runner.run` says where and how."""
+    return runner.run(Facts(config), *where, **how)

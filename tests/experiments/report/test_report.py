@@ -84,10 +84,20 @@ def test_settings_machine_and_command_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", ["shakespeare", "context-growth", "growth"])
 def test_an_experiment_has_one_name(old: str, tmp_path: Path) -> None:
-    results = made.growth({"content:anchors=[0,1]": [{8: 4.0}]}) | {"experiment": old, "asked": ["--steps", "7"]}
+    results = made.growth({"alibi:slopes=[1,2]": [{8: 4.0}]}) | {"experiment": old, "asked": ["--steps", "7"]}
     parts = shlex.split(command(read(saved(results, tmp_path))))
     assert parts[:6] == ["python", "-m", "experiments", "growth", "--steps", "7"]
-    assert parts[6:8] == ["--variants", "content:anchors=[0,1]"]
+    assert parts[6:8] == ["--variants", "alibi:slopes=[1,2]"]
+
+
+def test_a_variant_that_is_gone_is_shown_but_not_asked_for(tmp_path: Path) -> None:
+    gone = "content:competition=1,anchors=[0,1]"
+    results = made.growth({gone: [{8: 4.0}], "content:noise=1": [{8: 5.0}]}) | {"asked": []}
+    write_report(saved(results, tmp_path))
+    assert "| content:competition=1,anchors=\\[0,1] | **4.00** |" in (tmp_path / "report.md").read_text()
+    parts = shlex.split(command(results))
+    assert parts[parts.index("--variants") + 1] == "content:noise=1"
+    assert gone not in parts
 
 
 def without(key: str, results: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope.attention import PairRule, api, fused
+from contentrope.attention.pairs import States
 from contentrope.context import AddressedContext
 from contentrope.errors import BackendError
 from tests.support import lively_model, random_ids
@@ -62,7 +63,14 @@ def test_any_head_dimension(head_dim: int) -> None:
     require_within_budget(replace(SHORT, head_dim=head_dim, pairs=pairs, competition="number"), roundings=16)
 
 
-FEATURES = "plain", "spared units and padding", "grouped queries", "all together", "units longer than a block"
+FEATURES = (
+    "plain",
+    "grouped queries",
+    "all together",
+    "units longer than a block",
+    "window, competition per head",
+    "window, all together",
+)
 
 
 def test_what_is_prepared_for_the_backward_kernel_ends_with_every_tile() -> None:
@@ -94,6 +102,7 @@ def test_wide_heads_whose_band_is_gone_through_twice(case: Case) -> None:
     seed=st.integers(0, 10**6),
     padding=st.sampled_from(["none", "left", "right", "holes"]),
     memory_rate=st.sampled_from([0.0, 0.5]),
+    window=st.sampled_from([0, 1, 16, 25, 70]),
 )
 def test_random_units(**drawn: Any) -> None:
     seed = drawn.pop("seed")
@@ -107,6 +116,9 @@ FAR_CASES = [
     Case("far, one-token units", seq=50, max_length=1),
     Case("far, grouped", seq=75, max_length=20, heads=4, kv_heads=2, competition="per head", batch=1),
     Case("far, long units", seq=135, max_length=60, end_rate=0.02, competition="number", batch=1),
+    Case("far, window", seq=120, max_length=20, window=40, competition="number"),
+    Case("far, window in whole tiles", seq=128, max_length=16, window=32, batch=1),
+    Case("far, window of one token, grouped", seq=90, max_length=16, window=1, heads=4, kv_heads=2, batch=1),
 ]
 
 
@@ -119,7 +131,7 @@ def test_keys_beyond_reach_are_read_elsewhere_and_counted_once(
         real = getattr(ops, name)
         monkeypatch.setattr(ops, name, lambda *given, n=name, f=real: asked.append(n) or f(*given))
     inputs = make(case)
-    assert 0 < ops.reach_of(inputs.q, inputs.units.longest) <= case.seq
+    assert 0 < ops.reach_of(inputs.q, inputs.units.longest, case.window) <= case.seq
     require_within_budget(case)
     assert asked == ["far_forward", "far_backward"]
 
@@ -130,6 +142,7 @@ def test_keys_beyond_reach_are_read_elsewhere_and_counted_once(
     end_rate=st.sampled_from([0.0, 0.05, 0.5]),
     max_length=st.integers(1, 50),
     seed=st.integers(0, 10**6),
+    window=st.sampled_from([0, 10, 32, 70]),
 )
 def test_random_units_with_far_keys(far_keys_apart: None, **drawn: Any) -> None:
     seed = drawn.pop("seed")
@@ -140,7 +153,7 @@ def test_random_units_with_far_keys(far_keys_apart: None, **drawn: Any) -> None:
 def test_far_keys_of_padding_or_memory_are_not_left_to_a_library(case: Case) -> None:
     """There some of them are hidden."""
     some_hidden = case.padding != "none" or case.memory_rate > 0
-    assert (fused._longest(PairRule.among(make(case).units, case.spare)) is None) == some_hidden
+    assert (fused._longest(PairRule.among(make(case).units, case.window)) is None) == some_hidden
 
 
 def test_padding_and_memory_are_read_right_where_others_have_far_keys(far_keys_apart: None) -> None:
@@ -161,7 +174,9 @@ def test_far_keys_need_a_gpu_a_short_dtype_and_a_long_text(monkeypatch: pytest.M
     assert ops.reach_of(torch.zeros(1, 1, 800, 64), 100) == 0
 
 
-@pytest.mark.parametrize("name", ["plain", "one token", "all together", "right padding"])
+@pytest.mark.parametrize(
+    "name", ["plain", "one token", "all together", "right padding", "window", "window, all together"]
+)
 def test_every_number_is_written(name: str, poisoned_memory: None) -> None:
     require_within_budget(next(case for case in SHORT_CASES if case.name == name))
 
@@ -206,8 +221,8 @@ def test_changing_later_tokens_leaves_earlier_logits_alone_to_the_last_bit() -> 
 class LeakyContext(AddressedContext):
     """Every query carries the address of its own unit, open or not."""
 
-    def _address(self, by_slot: Tensor) -> None:
-        super()._address(by_slot)
+    def _set_rotations(self, by_slot: Tensor | None) -> None:
+        super()._set_rotations(by_slot)
         assert self.fused_rotations is not None
         self.fused_rotations = self.fused_rotations._replace(closes=torch.ones_like(self.fused_rotations.closes))
         self.rule = replace(self.rule, closes=torch.ones_like(self.rule.closes), memo={})
@@ -226,7 +241,21 @@ def test_the_operator_keeps_its_promises(seq: int, longest: int | None, far_keys
     *pairs, bonus = fused._pairs(PairRule.among(inputs.units), inputs.competition, 2)
     assert bonus is not None
     bonus = None if longest else bonus.detach().requires_grad_()
-    torch.library.opcheck(ops.attention.known, (inputs.q, inputs.k, inputs.k, inputs.v, *pairs, bonus, 0.3, longest))
+    states = inputs.q, inputs.k, inputs.k, inputs.v, None
+    torch.library.opcheck(ops.attention.known, (*states, *pairs, bonus, 0.3, longest, 0))
+
+
+@pytest.mark.parametrize(("seq", "longest", "window"), [(20, None, 8), (45, 16, 8), (9, 9, 12)])
+def test_the_operator_keeps_its_promises_with_a_window(
+    seq: int, longest: int | None, window: int, far_keys_apart: None
+) -> None:
+    """With near and far keys, with keys beyond reach, with a whole text near."""
+    inputs = make(replace(SHORT, seq=seq, kv_heads=1, competition="per head")).to("cpu", torch.float32)
+    *pairs, bonus = fused._pairs(PairRule.among(inputs.units, window), inputs.competition, 2)
+    assert bonus is not None
+    far_query = inputs.q.detach().flip(-1).requires_grad_()
+    states = inputs.q, inputs.k, inputs.k, inputs.v, far_query
+    torch.library.opcheck(ops.attention.known, (*states, *pairs, bonus.detach().requires_grad_(), 0.3, longest, window))
 
 
 def test_a_compiler_sees_one_graph_that_serves_all_boundaries() -> None:
@@ -273,7 +302,7 @@ def test_what_it_cannot_do_is_refused(
     rule = replace(PairRule.among(units), offset=offset)
     query = torch.zeros(1, 2, 40, head_dim, dtype=dtype)
     with pytest.raises(BackendError, match=message):
-        api.REGISTERED["fused"](query, query, query, query, rule, dropout=dropout, scale=1.0)
+        api.REGISTERED["fused"](States(query, query, query, query), rule, dropout=dropout, scale=1.0)
 
 
 def test_without_interpreter_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ if torch.cuda.is_available():
 import triton.language as tl  # noqa: E402
 
 from contentrope.kernels.attention import ops  # noqa: E402
-from contentrope.kernels.attention.kernels import scheduled_tile  # noqa: E402
+from contentrope.kernels.attention.tiles import scheduled_tile  # noqa: E402
 
 
 @triton.jit
@@ -59,9 +59,10 @@ def test_any_number_of_rows_and_heads_can_be_started(monkeypatch: pytest.MonkeyP
         grids.append(grid({"M": 32, "N": 32, "ROWS": 32}) if callable(grid) else grid)
 
     monkeypatch.setattr(ops, "start", record)
-    states, start = ops.States._make([torch.empty(4096, 17, 3, 2)] * 4), torch.zeros(4096, 3, dtype=torch.int32)
-    pairs = ops.Pairs(start, start, start, None, start, None, None, None)
+    states, start = ops.States(*[torch.empty(4096, 17, 3, 2)] * 4), torch.zeros(4096, 3, dtype=torch.int32)
+    pairs = ops.Pairs(start, start, start, start, None, None, None)
     out, lse = results = ops._outputs(states.query)
-    ops.forward(results, states, pairs, 1.0, None)
-    ops.backward((out, out, out, out, lse), out, states, out, lse, pairs, 1.0, None)
-    assert grids == [(4096 * 17,), (2 * 4096 * 17,), (4096 * 34,)]
+    reading = ops.Reading(1.0, None, 0)
+    ops.forward(results, states, pairs, reading)
+    ops.backward(ops.Gradients(out, out, out, out, out, lse), out, states, out, lse, pairs, reading)
+    assert grids == [(4096 * 17,), (ops.MOST_ROWS // ops.PREPARED_ROWS * 4096 * 17,), (4096 * 34,)]

@@ -14,7 +14,8 @@ from torch import Tensor
 import contentrope as cr
 from contentrope.attention import PairRule, fused
 from contentrope.attention.api import REGISTERED
-from contentrope.rotary import Rotation
+from contentrope.attention.pairs import States
+from contentrope.rotary import rotation_of
 from tests.support import lively_model, random_ids
 
 pytest.importorskip("triton")
@@ -38,8 +39,10 @@ class Example:
         memory: bool = False,
         layout: Any = "half",
         dtype: torch.dtype = torch.float32,
+        window: int = 0,
     ) -> None:
         torch.manual_seed(seq)
+        self.window = window
         self.kv_heads, self.layout, self.scale = kv_heads, layout, head_dim**-0.5
         tokens = (torch.rand(2, seq) >= end_rate).long().to(DEVICE)
         valid = torch.arange(seq, device=DEVICE) < torch.tensor([[seq], [max(1, seq - 9)]], device=DEVICE)
@@ -49,13 +52,16 @@ class Example:
         )
         self.qkv = random(2, seq, heads + 2 * kv_heads, head_dim).to(dtype).requires_grad_()
         self.angles = random(2, seq, kv_heads, pairs).requires_grad_()
-        self.place = random(2, seq, 1, pairs)
+        self.local, self.near, self.far_query = (rotation_of(random(2, seq, 1, pairs)) for _ in range(3))
         self.competition = random(heads).abs().requires_grad_()
         self.weight = random(2, heads, seq, head_dim).to(dtype)
 
     def rotations(self) -> fused.FusedRotations:
-        local = Rotation(self.place.cos(), self.place.sin())
-        return fused.rotations_of(local, self.angles, self.units.unit, self.units.closes)
+        versions = {"near": self.near, "far_query": self.far_query} if self.window else {}
+        return fused.rotations_of(self.local, self.angles, self.units.unit, self.units.closes, **versions)
+
+    def rule(self) -> PairRule:
+        return PairRule.among(self.units, self.window)
 
     def at_once(self, competition: float | Tensor) -> Tensor:
         return fused.attend_packed(
@@ -63,7 +69,7 @@ class Example:
             self.kv_heads,
             self.rotations(),
             self.layout,
-            PairRule.among(self.units),
+            self.rule(),
             competition=competition,
             scale=self.scale,
         )
@@ -71,8 +77,14 @@ class Example:
     def one_after_the_other(self, competition: float | Tensor) -> Tensor:
         heads = self.qkv.shape[2] - 2 * self.kv_heads
         query, key, value = self.qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)
-        states = [x.transpose(1, 2) for x in (*self.rotations().of(query, key, self.layout), value)]
-        return REGISTERED["fused"](*states, PairRule.among(self.units), competition=competition, scale=self.scale)
+        rotations = self.rotations()
+        if self.window:
+            *versions, far_query = rotations.of_window(query, key, self.layout)
+        else:
+            versions, far_query = list(rotations.of(query, key, self.layout)), None
+        by_head = (x.transpose(1, 2) for x in (*versions, value))
+        states = States(*by_head, None if far_query is None else far_query.transpose(1, 2))
+        return REGISTERED["fused"](states, self.rule(), competition=competition, scale=self.scale)
 
     def output_and_gradients(self, function: Any, *, with_exponent: bool) -> list[Tensor]:
         out = function(self.competition if with_exponent else 0.0)
@@ -105,6 +117,12 @@ def random(*shape: int) -> Tensor:
         {"memory": True},
         {"seq": 1},
         {"end_rate": 1.0},
+        {"window": 10},
+        {"window": 10, "heads": 6, "kv_heads": 2, "head_dim": 10, "pairs": 3, "layout": "interleaved"},
+        {"window": 7, "padded": True, "memory": True},
+        {"window": 45},
+        {"window": 45, "padded": True},
+        {"window": 5, "dtype": torch.bfloat16},
     ],
     ids=str,
 )
@@ -126,22 +144,51 @@ def test_far_keys_are_left_to_the_library(far_keys_apart: None) -> None:
     example.require_equal()
 
 
-def test_every_number_is_written(poisoned_memory: None) -> None:
-    Example(heads=6, kv_heads=2, head_dim=10, pairs=3).require_equal()
-
-
-def test_the_operator_keeps_its_promises() -> None:
+def test_far_keys_of_a_window_are_left_to_the_library(far_keys_apart: None) -> None:
+    dtype = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+    example = Example(seq=200, head_dim=16, pairs=8, dtype=dtype, window=40)
     from contentrope.kernels.attention import ops
 
-    example = Example(seq=12)
+    assert 0 < ops.reach_of(example.weight, example.units.longest, 40) < 150
+    example.require_equal()
+
+
+@pytest.mark.parametrize("window", [60, 61])
+def test_a_text_no_longer_than_the_window_is_left_to_the_library(
+    window: int, far_keys_apart: None, poisoned_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients of what is far are zero then, and nobody reads far versions: they may be anything."""
+    from contentrope.kernels.attention import ops
+
+    monkeypatch.setattr(ops, "window_forward_kernel", None)
+    monkeypatch.setattr(ops, "window_backward_kernel", None)
+    dtype = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+    example = Example(seq=60, head_dim=16, pairs=8, dtype=dtype, window=window)
+    example.require_equal(with_exponent=False)
+    example.require_equal()
+    _, _, to_angles = example.output_and_gradients(example.at_once, with_exponent=False)
+    assert not to_angles.any()
+
+
+def test_every_number_is_written(poisoned_memory: None) -> None:
+    Example(heads=6, kv_heads=2, head_dim=10, pairs=3).require_equal()
+    Example(heads=6, kv_heads=2, head_dim=10, pairs=3, window=9).require_equal()
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_the_operator_keeps_its_promises(window: int) -> None:
+    from contentrope.kernels.attention import ops
+
+    example = Example(seq=12, window=window)
     rotations = example.rotations()
     assert rotations.angles is not None
     by_token = rotations.angles.detach().requires_grad_()
     for competition in (0.0, example.competition):
-        facts = [x if x is None else x.detach() for x in fused._pairs(PairRule.among(example.units), competition, 4)]
+        facts = [x if x is None else x.detach() for x in fused._pairs(example.rule(), competition, 4)]
         if facts[-1] is not None:
             facts[-1].requires_grad_()
-        given = example.qkv, by_token, *rotations[:6], False, *facts, example.kv_heads, example.scale, None
+        reading = example.kv_heads, example.scale, None, window
+        given = example.qkv, by_token, *rotations.tensors(), False, *facts, *reading
         torch.library.opcheck(ops.packed_attention.known, given)
 
 

@@ -24,23 +24,42 @@ def sizes(kernel: str) -> list[Tile]:
     return list({(tile.queries, tile.keys, tile.rows): tile for tile in every}.values())
 
 
-FORWARD, BACKWARD = sizes("forward_kernel"), sizes("backward_kernel")
-PAIRED = [(FORWARD[i % len(FORWARD)], BACKWARD[i % len(BACKWARD)]) for i in range(max(len(FORWARD), len(BACKWARD)))]
-by_size = pytest.mark.parametrize(
-    ("forward", "backward"), PAIRED, ids=lambda t: "x".join(str(n) for n in (t.queries, t.keys, t.rows) if n)
-)
+def paired(first: str) -> list[tuple[Tile, Tile]]:
+    """Tiles of a forward kernel, each with one of its backward kernel; every size of both occurs."""
+    forward, backward = sizes(f"{first}forward_kernel"), sizes(f"{first}backward_kernel")
+    count = max(len(forward), len(backward))
+    return [(forward[i % len(forward)], backward[i % len(backward)]) for i in range(count)]
+
+
+def by_size(first: str) -> pytest.MarkDecorator:
+    names = "forward", "backward"
+    return pytest.mark.parametrize(
+        names, paired(first), ids=lambda t: "x".join(str(n) for n in (t.queries, t.keys, t.rows) if n)
+    )
+
+
 LONG = Case("units longer than a tile, no whole tiles", seq=205, end_rate=0.0, max_length=137, batch=1)
-NAMES = "whole blocks", "spared units and padding", "all together"
+PLAIN, WINDOWED = (
+    [case for case in CASES if case.name in names]
+    for names in (("whole blocks", "all together"), ("window in whole blocks", "window, all together"))
+)
 
 
-@by_size
-@pytest.mark.parametrize("case", [LONG, *(case for case in CASES if case.name in NAMES)], ids=lambda c: c.name)
+@by_size("")
+@pytest.mark.parametrize("case", [LONG, *PLAIN], ids=lambda c: c.name)
 def test_every_size_of_tiles(case: Case, forward: Tile, backward: Tile) -> None:
     with interpreted_with(forward_kernel=forward, backward_kernel=backward):
         require_within_budget(replace(case, batch=1), roundings=16)
 
 
-@by_size
+@by_size("window_")
+@pytest.mark.parametrize("case", WINDOWED, ids=lambda c: c.name)
+def test_every_size_of_tiles_with_a_window(case: Case, forward: Tile, backward: Tile) -> None:
+    with interpreted_with(window_forward_kernel=forward, window_backward_kernel=backward):
+        require_within_budget(replace(case, batch=1), roundings=16)
+
+
+@by_size("")
 def test_every_size_of_tiles_with_wide_heads_and_far_keys(forward: Tile, backward: Tile, far_keys_apart: None) -> None:
     case = Case("wide", seq=205, batch=1, head_dim=66, pairs=33, max_length=40, competition="number")
     with interpreted_with(forward_kernel=forward, backward_kernel=backward):
@@ -48,5 +67,6 @@ def test_every_size_of_tiles_with_wide_heads_and_far_keys(forward: Tile, backwar
 
 
 def test_sizes_differ() -> None:
-    assert len(FORWARD) >= 5
-    assert len(BACKWARD) >= 5
+    for first in ("", "window_"):
+        forward, backward = ({tile for pair in paired(first) for tile in pair[i : i + 1]} for i in (0, 1))
+        assert min(len(forward), len(backward)) >= 4

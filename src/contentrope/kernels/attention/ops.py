@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contentrope.kernels import rotary
 from contentrope.kernels.attention.kernels import backward_kernel, forward_kernel, prepare_kernel
+from contentrope.kernels.attention.window import window_backward_kernel, window_forward_kernel
 from contentrope.kernels.ops import (
     Differentiable,
     Operator,
@@ -27,7 +28,7 @@ SHORTEST_CLASS, LONGEST_CLASS = 512, 16384
 """Lengths are tuned as powers of two between these; what is fast for one is fast for its neighbours."""
 CACHE_SHARE = 3
 """Heads are scheduled together as long as the keys and values they read fill at most this part of a GPU's L2."""
-MOST_ROWS = 64
+MOST_ROWS = 128
 """A multiple of all tiles of the backward kernel."""
 PREPARED_ROWS = 32
 """Of a program that prepares queries for it."""
@@ -45,16 +46,20 @@ class States(NamedTuple):
     local_key: Keys
     addressed_key: Keys
     value: Keys
+    far_query: Queries | None = None
+    """With a near window, what reads addressed keys; ``query`` reads local, near ones then."""
+
+    def present(self) -> tuple[Tensor, ...]:
+        return self[:4] if self.far_query is None else (*self[:4], self.far_query)
 
 
 class Pairs(NamedTuple):
-    """The pair rule as the kernels read it; None where nothing is spared or padding, no unit is memory, and nothing is
-    added to the scores of the own unit."""
+    """The pair rule as the kernels read it; None where nothing is padding, no unit is memory, and nothing is added to
+    the scores of the own unit and of near keys."""
 
     start: Int[Tensor, "batch queries"]
     left: Int[Tensor, "batch queries"]
     until: Int[Tensor, "batch keys"]
-    spared: Int[Tensor, "batch kv_heads queries"] | None
     local_start: Int[Tensor, "batch queries"]
     valid: Int8[Tensor, "batch keys"] | None
     memory: Int8[Tensor, "batch queries"] | None
@@ -62,7 +67,6 @@ class Pairs(NamedTuple):
 
     def flags(self) -> dict[str, bool]:
         return {
-            "HAS_SPARED": self.spared is not None,
             "HAS_VALID": self.valid is not None,
             "HAS_MEMORY": self.memory is not None,
             "HAS_BONUS": self.bonus is not None,
@@ -73,10 +77,7 @@ class Pairs(NamedTuple):
         return tuple(self.start if tensor is None else tensor for tensor in self)
 
 
-PAIRS = (
-    "Tensor start, Tensor left, Tensor until, Tensor? spared, Tensor local_start, Tensor? valid, Tensor? memory, "
-    "Tensor? bonus"
-)
+PAIRS = "Tensor start, Tensor left, Tensor until, Tensor local_start, Tensor? valid, Tensor? memory, Tensor? bonus"
 """As operators take them."""
 
 
@@ -91,9 +92,21 @@ FAR_MULTIPLE = 16
 """The reach is rounded up to it, so that rows stay aligned."""
 FAR_WORTH = 12
 """How many times the reach a text must be long: below, what both ways of reading have to begin with costs more."""
+WINDOW_SHARE = 4
+"""A window's tokens count for so many times less: the kernels read near keys as plain attention does."""
 FAR_LARGEST_HEAD = 128
 FAR_CAPABILITY = (9, 0)
 """Of the GPU, the first: the library's kernel was compared with ours on this one only."""
+LOG2_E = 1 / math.log(2.0)
+
+
+class Reading(NamedTuple):
+    """What the host knows of how a text is read."""
+
+    scale: float
+    longest_unit: int | None
+    window: int
+    """Tokens of the near window; 0: there is none."""
 
 
 class FarGradients(NamedTuple):
@@ -102,16 +115,26 @@ class FarGradients(NamedTuple):
     value: Float[Tensor, "batch kv_heads far head_dim"]
 
 
-def reach_of(query: Queries, longest_unit: int | None) -> int:
-    """From how many tokens on keys are far; 0 where all are read by the kernels.
+def reach_of(query: Queries, longest_unit: int | None, window: int = 0) -> int:
+    """From how many tokens on keys are far for certain; 0 where all are read by the kernels.
 
     >>> reach_of(torch.zeros(1, 1, 4096, 64, dtype=torch.bfloat16), longest_unit=100)
     0
     """
     if longest_unit is None or not _library_can(query):
         return 0
-    reach = -(-longest_unit // FAR_MULTIPLE) * FAR_MULTIPLE
-    return reach if query.shape[2] >= FAR_WORTH * reach else 0
+    longest = -(-longest_unit // FAR_MULTIPLE) * FAR_MULTIPLE
+    near = -(-window // FAR_MULTIPLE) * FAR_MULTIPLE
+    return longest + near if query.shape[2] >= FAR_WORTH * (longest + near // WINDOW_SHARE) else 0
+
+
+def is_plain(query: Queries, pairs: Pairs, window: int) -> bool:
+    """Whether the whole text is near and nothing hidden: plain causal attention, which is left to the library."""
+    return _all_near(query.shape[2], pairs, window) and _library_can(query)
+
+
+def _all_near(length: int, pairs: Pairs, window: int) -> bool:
+    return length <= window and pairs.valid is None and pairs.memory is None
 
 
 def _library_can(query: Tensor) -> bool:
@@ -125,7 +148,7 @@ def far_forward(
     query: Queries, key: Keys, value: Keys, reach: int, scale: float
 ) -> tuple[Float[Tensor, "batch heads far head_dim"], Float[Tensor, "batch heads far"]]:
     """The output for the far keys alone, and the logsumexp of each query."""
-    given = query[:, :, reach:], *(_shared(x[:, :, :-reach], query.shape[1]) for x in (key, value))
+    given = query[:, :, reach:], *(_shared(x[:, :, : x.shape[2] - reach], query.shape[1]) for x in (key, value))
     if query.is_cuda:
         found = torch.ops.aten._scaled_dot_product_cudnn_attention(*given, None, True, 0.0, True, False, scale=scale)
     else:  # the kernels run in Triton's interpreter
@@ -139,7 +162,7 @@ def far_backward(
 ) -> FarGradients:
     """``out`` and ``lse``, to base two as in the kernels, are those of all keys."""
     heads, kv_heads = query.shape[1], key.shape[1]
-    given = query[:, :, reach:], *(_shared(x[:, :, :-reach], heads) for x in (key, value))
+    given = query[:, :, reach:], *(_shared(x[:, :, : x.shape[2] - reach], heads) for x in (key, value))
     grad, out, natural = grad[:, :, reach:], out[:, :, reach:], lse[:, :, reach:] * math.log(2.0)
     if not query.is_cuda:
         backward_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -167,62 +190,102 @@ def _summed(x: Float[Tensor, "batch heads far head_dim"], kv_heads: int) -> Tens
 
 
 def forward(
-    results: tuple[Queries, ByQuery], states: States, pairs: Pairs, scale: float, longest_unit: int | None
-) -> None:
-    """Write the output, and the logsumexp of each query, to base two."""
-    query, local_key, addressed_key, value = states
-    batch, heads, length, _ = query.shape
+    results: tuple[Queries, ByQuery], states: States, pairs: Pairs, reading: Reading
+) -> tuple[Queries, ByQuery]:
+    """The output, and the logsumexp of each query, to base two: written into the results, unless a library has made
+    its own."""
+    batch, heads, length, _ = states.query.shape
     out, lse = results
     if not out.numel():
-        return
+        return results
     # Here, where a compiler does not look: it depends on the device, and a traced length would be guarded.
-    reach = reach_of(query, longest_unit)
-    far_out, far_lse = far_forward(query, addressed_key, value, reach, scale) if reach else (query, lse)
+    if is_plain(states.query, pairs, reading.window):
+        return plain_forward(results, states, reading.scale)
+    reach = reach_of(states.query, reading.longest_unit, reading.window)
+    far_out, far_lse = states.query, lse  # never read where nothing is far
+    if reach:
+        far_out, far_lse = far_forward(far_query_of(states), states.addressed_key, states.value, reach, reading.scale)
+    given = states.present()
     start(
-        tuned(forward_kernel), lambda tile: (programs(length, tile["M"]) * batch * heads,),
-        (*states, *pairs.tensors(), far_out, far_lse, out, lse),
-        (*strides_of(*states, far_out, out), length, reach, _concurrent_heads(query, value), scale),
-        **_sizes(query, local_key, reach), **pairs.flags(),
+        tuned(forward_kernel if states.far_query is None else window_forward_kernel),
+        lambda tile: (programs(length, tile["M"]) * batch * heads,),
+        (*given, *pairs.tensors(), far_out, far_lse, out, lse),
+        (*strides_of(*given, far_out, out), length, reach, _concurrent_heads(states.query, states.value),
+         reading.scale),
+        **_sizes(states.query, states.local_key, reach), **pairs.flags(),
     )  # fmt: skip
+    return results
+
+
+class Gradients(NamedTuple):
+    query: Queries
+    local_key: Keys
+    addressed_key: Keys
+    value: Keys
+    far_query: Tensor
+    """Empty without a window."""
+    bonus: Tensor
+    """Empty where there is none."""
 
 
 def backward(
-    results: tuple[Queries, Keys, Keys, Keys, Tensor],
-    grad: Queries,
-    states: States,
-    out: Queries,
-    lse: ByQuery,
-    pairs: Pairs,
-    scale: float,
-    longest_unit: int | None,
-) -> None:
-    """Write the gradients of query, local key, addressed key, value and bonus (empty where there is none)."""
-    query_grad, *key_grads, value_grad, bonus_grad = results
-    query, local_key, addressed_key, value = states
+    results: Gradients, grad: Queries, states: States, out: Queries, lse: ByQuery, pairs: Pairs, reading: Reading
+) -> Gradients:
+    """Written into the results, unless a library has made its own."""
+    query, local_key, addressed_key, value, far_query = states
     batch, heads, length, dim = query.shape
     if not query.numel():
-        return
-    reach = reach_of(query, longest_unit)
+        return results
+    if is_plain(query, pairs, reading.window):
+        return plain_backward(results, grad, states, out, lse, reading.scale)
+    reach = reach_of(query, reading.longest_unit, reading.window)
     rows = programs(length, MOST_ROWS) * MOST_ROWS
     row_lse, delta = (lse.new_empty(batch, heads, rows) for _ in range(2))
     sizes = _sizes(query, local_key, reach)
     far_grads = FarGradients(query, local_key, value)  # never read where nothing is far
     if reach:
-        far_grads = far_backward(grad, query, addressed_key, value, out, lse, reach, scale)
+        far_grads = far_backward(grad, far_query_of(states), addressed_key, value, out, lse, reach, reading.scale)
     start(
         prepare_kernel, (rows // PREPARED_ROWS * batch * heads,),
         (grad, out, lse, row_lse, delta), (*strides_of(grad, out), length, rows),
         HEADS=heads, DIM=dim, WIDTH=sizes["WIDTH"], ROWS=PREPARED_ROWS,
     )  # fmt: skip
-    given = *states, grad
+    given = *states.present(), grad
+    to_queries = (results.query,) if far_query is None else (results.query, results.far_query)
     lanes = batch * (local_key.shape[1] + heads)
     start(
-        tuned(backward_kernel), lambda tile: (programs(length, tile["ROWS"]) * lanes,),
-        (*given, *pairs.tensors(), row_lse, delta, *far_grads, query_grad, bonus_grad, *key_grads, value_grad),
-        (*strides_of(*given, *far_grads, query_grad, key_grads[1], value_grad),
-         length, rows, reach, _concurrent_heads(value, query), scale),
+        tuned(backward_kernel if far_query is None else window_backward_kernel),
+        lambda tile: (programs(length, tile["ROWS"]) * lanes,),
+        (*given, *pairs.tensors(), row_lse, delta, *far_grads, *to_queries, results.bonus,
+         results.local_key, results.addressed_key, results.value),
+        (*strides_of(*given, *far_grads, results.query, results.addressed_key, results.value),
+         length, rows, reach, _concurrent_heads(value, query), reading.scale),
         **sizes, **pairs.flags(),
     )  # fmt: skip
+    return results
+
+
+def far_query_of(states: States) -> Queries:
+    return states.query if states.far_query is None else states.far_query
+
+
+def plain_forward(results: tuple[Queries, ByQuery], states: States, scale: float) -> tuple[Queries, ByQuery]:
+    out, lse = far_forward(states.query, states.local_key, states.value, 0, scale)
+    return _placed(out, results[0]), torch.mul(lse, LOG2_E, out=results[1])
+
+
+def plain_backward(
+    results: Gradients, grad: Queries, states: States, out: Queries, lse: ByQuery, scale: float
+) -> Gradients:
+    """Nothing is far: those gradients are left as they are. A bonus that all keys have changes nothing."""
+    found = far_backward(grad, states.query, states.local_key, states.value, out, lse, 0, scale)
+    results.bonus.zero_()
+    return results._replace(query=found.query, local_key=found.key, value=found.value)
+
+
+def _placed(found: Tensor, promised: Tensor) -> Tensor:
+    """What a library has found, lying as a compiler was told that it would."""
+    return found if found.stride() == promised.stride() else promised.copy_(found)
 
 
 def _by_token(query: Tensor, heads: int) -> Tensor:
@@ -280,35 +343,50 @@ def _allocate(given: Any) -> tuple[Tensor, Tensor]:
     return _outputs(given.query)
 
 
-def _attend(results: tuple[Tensor, Tensor], given: Any) -> None:
-    states = States._make(map(last_contiguous, given[:4]))
-    forward(results, states, pairs_in(given), given.scale, given.longest_unit)
+def _states_in(given: Any) -> States:
+    named = (getattr(given, name) for name in States._fields)
+    return States(*(None if x is None else last_contiguous(x) for x in named))  # type: ignore[arg-type]
+
+
+def _reading_in(given: Any) -> Reading:
+    return Reading(given.scale, given.longest_unit, given.window)
+
+
+def _attend(results: tuple[Tensor, Tensor], given: Any) -> tuple[Tensor, Tensor]:
+    return forward(results, _states_in(given), pairs_in(given), _reading_in(given))
 
 
 def _allocate_gradients(given: Any) -> tuple[Tensor, ...]:
-    query, kv_heads = given.query, given.local_key.shape[1]
+    query, kv_heads, heads = given.query, given.local_key.shape[1], given.query.shape[1]
     key_grads = [_by_token(query, kv_heads) for _ in range(3)]
-    return _by_token(query, query.shape[1]), *key_grads, _bonus_gradient(given)
+    far_query = query.new_empty(0) if given.far_query is None else _by_token(query, heads)
+    return _by_token(query, heads), *key_grads, far_query, _bonus_gradient(given)
 
 
-def _attend_backward(results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], given: Any) -> None:
-    grad, *states = map(last_contiguous, given[:5])
-    backward(
-        results, grad, States._make(states), given.out, given.lse, pairs_in(given), given.scale, given.longest_unit
-    )
+def _attend_backward(results: tuple[Tensor, ...], given: Any) -> tuple[Tensor, ...]:
+    grad = last_contiguous(given.out_grad)
+    promised, pairs = Gradients(*results), pairs_in(given)
+    found = backward(promised, grad, _states_in(given), given.out, given.lse, pairs, _reading_in(given))
+    if is_plain(given.query, pairs, given.window):
+        found.addressed_key.zero_()
+        found.far_query.zero_()
+    return tuple(map(_placed, found, promised))
 
+
+STATES = "Tensor query, Tensor local_key, Tensor addressed_key, Tensor value, Tensor? far_query"
+READING = "float scale, SymInt? longest_unit, SymInt window"
+"""As operators take them."""
 
 attention = Differentiable(
     Operator(
-        f"fused_attention(Tensor query, Tensor local_key, Tensor addressed_key, Tensor value, {PAIRS}, "
-        "float scale, SymInt? longest_unit) -> (Tensor out, Tensor lse)",
+        f"fused_attention({STATES}, {PAIRS}, {READING}) -> (Tensor out, Tensor lse)",
         _allocate,
         _attend,
     ),
     Operator(
-        "fused_attention_backward(Tensor out_grad, Tensor query, Tensor local_key, Tensor addressed_key, Tensor value, "
-        f"Tensor out, Tensor lse, {PAIRS}, float scale, SymInt? longest_unit) -> (Tensor query_grad, "
-        "Tensor local_key_grad, Tensor addressed_key_grad, Tensor value_grad, Tensor bonus_grad)",
+        f"fused_attention_backward(Tensor out_grad, {STATES}, Tensor out, Tensor lse, {PAIRS}, {READING}) -> "
+        "(Tensor query_grad, Tensor local_key_grad, Tensor addressed_key_grad, Tensor value_grad, "
+        "Tensor far_query_grad, Tensor bonus_grad)",
         _allocate_gradients,
         _attend_backward,
     ),
@@ -326,15 +404,27 @@ def _parts(qkv: Tensor, kv_heads: int) -> tuple[Tensor, ...]:
 
 def _allocate_packed(given: Any) -> tuple[Tensor, ...]:
     query, key, _ = _parts(given.qkv, given.kv_heads)
-    return *_outputs(query.transpose(1, 2)), *rotary.states_for(query, key, with_local=True)
+    states = rotary.states_for(query, key, with_local=True, has_window=given.far_cos is not None)
+    return *_outputs(query.transpose(1, 2)), *states
 
 
-def _attend_packed(results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], given: Any) -> None:
-    out, lse, *states = results
+def _by_head(rotated: rotary.Rotated, value: Tensor) -> States:
+    query, local, addressed, far_query = rotated
+    query, local, addressed, value = (x.transpose(1, 2) for x in (query, local, addressed, value))
+    return States(query, local, addressed, value, far_query.transpose(1, 2) if far_query.ndim == 4 else None)
+
+
+def _reads_far(given: Any) -> bool:
+    """False where a window holds the whole text."""
+    return given.far_cos is None or not _all_near(given.qkv.shape[1], pairs_in(given), given.window)
+
+
+def _attend_packed(results: tuple[Tensor, ...], given: Any) -> tuple[Tensor, ...]:
+    out, lse, *rest = results
+    rotated = rotary.Rotated(*rest)
     query, key, value = _parts(last_contiguous(given.qkv), given.kv_heads)
-    rotary.forward((states[0], states[1], states[2]), query, key, rotary.rotations_in(given))
-    by_head = States._make(x.transpose(1, 2) for x in (*states, value))
-    forward((out, lse), by_head, pairs_in(given), given.scale, given.longest_unit)
+    rotary.forward(rotated, query, key, rotary.rotations_in(given), _reads_far(given))
+    return *forward((out, lse), _by_head(rotated, value), pairs_in(given), _reading_in(given)), *rotated
 
 
 def _allocate_packed_gradients(given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -346,30 +436,34 @@ def _attend_packed_backward(results: tuple[Tensor, Tensor, Tensor], given: Any) 
     qkv_grad, angle_grad, bonus_grad = results
     query_grad, key_grad, value_grad = _parts(qkv_grad, given.kv_heads)
     value = _parts(last_contiguous(given.qkv), given.kv_heads)[2]
-    to_states = rotary.states_for(given.rotated, given.local, with_local=True)
-    grads = [x.transpose(1, 2) for x in (*to_states, value_grad)]
-    states = States._make(x.transpose(1, 2) for x in (given.rotated, given.local, given.addressed, value))
-    backward(
-        (grads[0], grads[1], grads[2], grads[3], bonus_grad), last_contiguous(given.out_grad), states,
-        given.out, given.lse, pairs_in(given), given.scale, given.longest_unit,
-    )  # fmt: skip
-    rotations = rotary.rotations_in(given)
-    rotary.backward((query_grad, key_grad, angle_grad), to_states, given.rotated, given.addressed, rotations)
+    rotated = rotary.Rotated(given.rotated, given.local, given.addressed, given.far_rotated)
+    room = rotary.states_for(given.rotated, given.local, with_local=True, has_window=given.far_cos is not None)
+    states = _by_head(rotated, value)
+    query, local, addressed, to_value = (x.transpose(1, 2) for x in (*room[:3], value_grad))
+    far_query = room.far_query if states.far_query is None else room.far_query.transpose(1, 2)
+    promised = Gradients(query, local, addressed, to_value, far_query, bonus_grad)
+    grad = last_contiguous(given.out_grad)
+    found = backward(promised, grad, states, given.out, given.lse, pairs_in(given), _reading_in(given))
+    if found.value is not promised.value:
+        promised.value.copy_(found.value)
+    query, local, addressed = (x.transpose(1, 2) for x in found[:3])
+    to_states, rotations = rotary.Rotated(query, local, addressed, room.far_query), rotary.rotations_in(given)
+    rotary.backward((query_grad, key_grad, angle_grad), to_states, rotated, rotations, _reads_far(given))
 
 
 packed_attention = Differentiable(
     Operator(
-        f"packed_attention(Tensor qkv, Tensor? angles, {rotary.ROTATIONS}, {PAIRS}, SymInt kv_heads, float scale, "
-        "SymInt? longest_unit) -> (Tensor out, Tensor lse, Tensor rotated, Tensor local, Tensor addressed)",
+        f"packed_attention(Tensor qkv, Tensor? angles, {rotary.ROTATIONS}, {PAIRS}, SymInt kv_heads, {READING}) -> "
+        "(Tensor out, Tensor lse, Tensor rotated, Tensor local, Tensor addressed, Tensor far_rotated)",
         _allocate_packed,
         _attend_packed,
     ),
     Operator(
         f"packed_attention_backward(Tensor out_grad, Tensor qkv, {rotary.ROTATIONS}, {PAIRS}, Tensor out, Tensor lse, "
-        "Tensor rotated, Tensor local, Tensor addressed, SymInt kv_heads, float scale, SymInt? longest_unit, "
+        f"Tensor rotated, Tensor local, Tensor addressed, Tensor far_rotated, SymInt kv_heads, {READING}, "
         "bool needs_angles) -> (Tensor qkv_grad, Tensor angles_grad, Tensor bonus_grad)",
         _allocate_packed_gradients,
         _attend_packed_backward,
     ),
 )
-"""The output; and, for the backward pass, the logsumexp of each query, rotated queries, local keys, addressed keys."""
+"""The output; and, for the backward pass, the logsumexp of each query and :class:`rotary.Rotated`."""
