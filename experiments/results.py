@@ -17,7 +17,7 @@ OLD_NAMES = {"shakespeare": "growth", "context-growth": "growth"}
 """Of experiments, in files of before."""
 COMMA_BETWEEN_OPTIONS = re.compile(r",(?![^\[]*\])")
 """In a variant's name; a list has commas of its own."""
-GONE = {"anchors"}
+GONE = {"anchors", "noise"}
 """Options of 0.1: variants with them are shown, but cannot be run any more."""
 SINCE = {"config": {"initialisation": "small"}, "training": {"schedule": "cosine"}}
 """Settings of growth that files of 0.1 do not name yet: what held then."""

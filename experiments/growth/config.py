@@ -109,7 +109,6 @@ BEYOND = GrowthConfig(
         f"random:{LEARNED},window=128",
         f"local:{LEARNED},window=128",
         f"content:{LEARNED}",
-        f"content:{LEARNED},noise=0.5",
         "cope",
         "path",
         f"random:{LEARNED}",

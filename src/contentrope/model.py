@@ -161,14 +161,12 @@ class Transformer(nn.Module):
 
     def _check_shared(self, cache: Cache | None) -> None:
         """What reads whole texts, or draws something for every unit, cannot read a part of one."""
-        options, shared = self.config.options, "processes that share a text"
+        shared = "processes that share a text"
         if cache is not None:
             raise InputError(f"{shared} keep no cache; leave out cache= or group=")
         if not self.scheme.shares_texts:
             able = ", ".join(schemes.names(shares_texts=True))
             raise InputError(f"{shared} have no scheme {self.config.scheme!r}; leave out group=, or choose {able}")
-        if self.training and options.get("noise", 0.0):
-            raise InputError(f"{shared} have no noise, got {dict(options)}; leave it out, or group=")
         if self.backend not in ("auto", *parallel.BACKENDS):
             able = ", ".join(parallel.BACKENDS)
             raise BackendError(f"backend {self.backend!r} reads whole texts, {shared} parts; use auto or {able}")

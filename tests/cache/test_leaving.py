@@ -177,26 +177,6 @@ def test_a_unit_that_leaves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) 
         test_single_tokens_through_many_units_that_leave({}, 1)
 
 
-# --- Training ---
-
-
-def test_all_tokens_of_a_unit_share_its_noise() -> None:
-    """Drawn when the unit leaves, as its address is read from then on."""
-    model, ids = lively_model(WINDOWED, options={"noise": 0.5}), random_ids(2, LENGTH)
-    exact, noisy = new_cache(model, max_tokens=LENGTH), new_cache(model, max_tokens=LENGTH)
-    read(model, exact, ids, (4, 1))
-    read(model.train(), noisy, ids, (4, 1))
-    assert exact.angles is not None
-    assert noisy.angles is not None
-    far = exact.fact("addressed").bool()
-    added = torch.remainder(noisy.angles - exact.angles, 2 * torch.pi)[:, :LENGTH]
-    assert float(added[far].std()) > 0.1
-    unit = exact.fact("unit")
-    same = (unit[:, 1:] == unit[:, :-1]) & far[:, 1:]
-    turns = (added[:, 1:] - added[:, :-1])[same] / (2 * torch.pi)
-    close(turns, turns.round())
-
-
 @pytest.mark.parametrize("sizes", [(1,), (4,)], ids=["single", "chunks"])
 def test_addresses_that_are_not_finite_are_refused_when_their_unit_leaves(sizes: Sequence[int]) -> None:
     model, ids = lively_model(WINDOWED), random_ids(2, LENGTH)

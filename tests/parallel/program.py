@@ -167,13 +167,11 @@ def refusals(ids: Tensor) -> dict[str, str]:
     group, part, model = dist.group.WORLD, own_part(ids), made("content")
     other = part[:, : PART - dist.get_rank()]
     valid = {"valid": torch.ones_like(part, dtype=torch.bool)} if dist.get_rank() else {}
-    noisy = lively_model("content", options={"noise": 0.5}).train()
     return {
         "unlike lengths": refused(lambda: model(other, group=group)),
         "unlike masks": refused(lambda: model(part, group=group, **valid)),
         "cache": refused(lambda: model(part, group=group, cache=model.new_cache(BATCH))),
         "scheme": refused(lambda: lively_model("rope")(part, group=group)),
-        "noise": refused(lambda: noisy(part, group=group)),
         "backend": refused(lambda: lively_model("content", backend="flex")(part, group=group)),
         "no member": refused(lambda: model(part, group=dist.GroupMember.NON_GROUP_MEMBER)),
         "nothing": refused(lambda: model(part, group=group)),

@@ -80,7 +80,6 @@ def test_what_crosses_is_what_the_documents_say(found: list[dict[str, Any]]) -> 
         ("unlike masks", "masks: none, valid"),
         ("cache", "leave out cache= or group="),
         ("scheme", "no scheme 'rope'; leave out group=, or choose content, local"),
-        ("noise", "no noise, got {'noise': 0.5}"),
         ("backend", "use auto or tiled, reference"),
         ("no member", "not a member of the group"),
     ],

@@ -17,7 +17,7 @@ def small_config(scheme: str, **options: Any) -> cr.ModelConfig:
 
 
 OPTIONS = {
-    "content": "competition, learn_competition, learn_sharpness, noise, sharpness, window",
+    "content": "competition, learn_competition, learn_sharpness, sharpness, window",
     "random": "competition, learn_competition, learn_sharpness, sharpness, window",
     "local": "competition, learn_competition, learn_sharpness, sharpness, window",
     "rope": "none",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import contentrope as cr
 from contentrope.address import random_angles
+from contentrope.context import AddressedContext
 from tests.schemes.dense import (
     CLOSE,
     LONG,
@@ -141,6 +142,25 @@ def test_random_is_content_at_drawn_addresses(padded: bool) -> None:
     found = model(ids, valid=valid if padded else None)
     scores = addressed_scores(model, ids, valid, address, lambda _: 0.5)
     assert_equal_where_valid(found, naive_logits(model, ids, scores, valid=valid), valid)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_random_angles_are_standard_normal_in_training_and_out_of_it(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+    set_rotations = AddressedContext._set_rotations
+
+    def spy(context: AddressedContext, by_slot: Tensor | None) -> None:
+        assert by_slot is not None
+        seen.append(by_slot.detach())
+        set_rotations(context, by_slot)
+
+    monkeypatch.setattr(AddressedContext, "_set_rotations", spy)
+    lively_model("random").train(training)(random_ids(8, 200))
+    angles = seen[0]
+    assert angles.mean().abs() < 5 / angles.numel() ** 0.5
+    assert angles.std().item() == pytest.approx(1.0, rel=5 / (2 * angles.numel()) ** 0.5)
 
 
 @pytest.mark.parametrize("options", [{}, {"competition": 1.0}], ids=["as in the paper", "competition"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -15,7 +14,6 @@ from contentrope.attention.api import REGISTERED, refuse_non_finite
 from contentrope.config import ModelConfig
 from contentrope.context import AddressedContext, Chunk
 from contentrope.context.addressed import Reading
-from contentrope.errors import InputError
 from contentrope.rotary import Rotation, rotate
 from contentrope.schemes.addressed import CompetitionOptions, UnitReader
 from contentrope.schemes.base import Scheme
@@ -23,26 +21,14 @@ from contentrope.units.table import may_sync
 from contentrope.window import Leaving
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CompetitionOptions):
-    noise: float = 0.0
-    """Standard deviation of what is added to the angles in training, drawn anew for every unit and call."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise < 0:
-            raise InputError(f"noise must be at least 0, got {self.noise}")
-
-
 class Content(Scheme):
     name = "content"
-    Options = Options
+    Options = CompetitionOptions
     reads_units = knows_memory_units = shares_texts = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.config = config
-        self.noise: float = self.options.noise
         self.reader = UnitReader(config, self.options)
         self.address = ContentAddress(config.dim, config.key_heads, config.pair_count)
 
@@ -54,10 +40,7 @@ class Content(Scheme):
             return self.reader.context(chunk, reading, self._angles_of_columns(chunk, reading.leaving))
         angles, open_total = self._angles(chunk, reading)
         _refuse_non_finite(angles, chunk.embedded, reading.by_token)
-        return self.reader.context(chunk, reading, self._noisy(angles), open_total)
-
-    def _noisy(self, angles: Tensor) -> Tensor:
-        return angles + self.noise * torch.randn_like(angles) if self.training and self.noise else angles
+        return self.reader.context(chunk, reading, angles, open_total)
 
     def _angles_of_columns(self, chunk: Chunk, leaving: Leaving) -> Float[Tensor, "batch columns kv_heads pairs"]:
         """The address of each of these columns, from the ids and places that the cache holds. Where the first unit or
@@ -74,7 +57,7 @@ class Content(Scheme):
             return of_slots.gather(1, slot[..., None, None].expand(-1, -1, *of_slots.shape[2:]))
 
         _refuse_non_finite(by_slot, embedded, by_token)
-        return by_token(self._noisy(by_slot))
+        return by_token(by_slot)
 
     def _angles(
         self, chunk: Chunk, reading: Reading

@@ -92,11 +92,11 @@ def test_an_experiment_has_one_name(old: str, tmp_path: Path) -> None:
 
 def test_a_variant_that_is_gone_is_shown_but_not_asked_for(tmp_path: Path) -> None:
     gone = "content:competition=1,anchors=[0,1]"
-    results = made.growth({gone: [{8: 4.0}], "content:noise=1": [{8: 5.0}]}) | {"asked": []}
+    results = made.growth({gone: [{8: 4.0}], "content:competition=1": [{8: 5.0}]}) | {"asked": []}
     write_report(saved(results, tmp_path))
     assert "| content:competition=1,anchors=\\[0,1] | **4.00** |" in (tmp_path / "report.md").read_text()
     parts = shlex.split(command(results))
-    assert parts[parts.index("--variants") + 1] == "content:noise=1"
+    assert parts[parts.index("--variants") + 1] == "content:competition=1"
     assert gone not in parts
 
 
