@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import contentrope as cr
-from contentrope.attention import pairs
+from contentrope.attention import pairs, tiled
 from contentrope.context import AddressedContext
 from tests.support import KNOW_MEMORY, READ_UNITS, TERMINATOR, VARIANTS, VOCABULARY, WINDOWED, lively_model, random_ids
 
@@ -135,6 +135,28 @@ def test_later_tokens_change_nothing_around_memory_units(
     model = lively_model(scheme, dtype=dtype, backend=backend, options={"competition": 1.0})
     memory = torch.rand(2, seq, generator=torch.Generator().manual_seed(1)) < 0.5
     check_causal(model, random_ids(2, seq), several_times(seq), {"memory": memory})
+
+
+@pytest.mark.parametrize("window", [0, 1, 5, 30, 200])
+@pytest.mark.parametrize("with_memory", [False, True], ids=["", "memory"])
+def test_later_ends_move_no_edge_of_a_tile(window: int, with_memory: bool) -> None:
+    """Products of other shapes round otherwise, on some processors."""
+    seq, edges = 150, set()
+    generator = torch.Generator().manual_seed(3)
+    memory = torch.rand(2, seq, generator=generator) < 0.3 if with_memory else None
+    ids = random_ids(2, seq, end_rate=0.2)
+
+    def tiles(ids: Tensor, t: int) -> list[tuple[int, int, int]]:
+        units = cr.segment(ids, cr.Terminators({TERMINATOR}), max_length=20, memory=memory)
+        found = tiled.tiles_of(pairs.PairRule.among(units, window), 1)
+        return [(tile.begin, tile.band, tile.far) for tile in found if tile.begin <= t]
+
+    for t in range(0, seq, 7):
+        expected = tiles(ids, t)
+        edges.update(expected)
+        for name, changed in futures(ids, t).items():
+            assert tiles(changed, t) == expected, f"{name} after {t}"
+    assert len(edges) > 1
 
 
 @addressed

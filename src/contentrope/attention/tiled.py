@@ -80,9 +80,7 @@ def tiles_of(rule: PairRule, rows: int) -> list[Tile]:
 def _tile(rule: PairRule, begin: int, end: int) -> Tile:
     near, keys = rule.near, rule.offset + end
     near_from = rule.near_from[:, begin:end]
-    band, far = int(near_from.amin()), keys
-    if near is not None and near.key_memory is None:  # else a query that closes, or a memory unit, may be read so late
-        far = max(int(near_from.amax()), band)
+    band, far = _edges(rule, begin, end)
     columns = torch.arange(keys, device=rule.start.device)
     query_column = columns[rule.offset + begin :, None]
     from_here = near_from[:, None, None, :, None]
@@ -100,6 +98,25 @@ def _tile(rule: PairRule, begin: int, end: int) -> Tile:
             in_window = in_window & (own_unit | is_future | ~near.key_memory[:, None, None, None, band:keys])
         reads_local = in_window
     return Tile(begin, end, band, far, keys, reads_local, future, in_window, _hidden(rule, begin, end, columns))
+
+
+def _edges(rule: PairRule, begin: int, end: int) -> tuple[int, int]:
+    """The ``band`` and ``far`` of a tile, from what came before its first query alone: products of another shape round
+    otherwise, and no later token may change a bit."""
+    near, keys = rule.near, rule.offset + end
+    if near is None:
+        return int(rule.start[:, begin:end].amin()), keys
+    near_from = near.begin if rule.query_memory is None else near.begin.masked_fill(rule.query_memory, 0)
+    band = int(near_from[:, : begin + 1].amax(1).amin())
+    if rule.key_unit is None or near.key_memory is not None:  # a memory unit may be read so late
+        return band, keys
+    # Units that begin here or later are near to all queries of the tile, if the first of them has begun by then.
+    reach = keys - 1 - rule.window
+    if reach <= 0:
+        return band, band
+    units = rule.key_unit.contiguous()
+    far = int(torch.searchsorted(units, units[:, reach - 1, None].contiguous(), right=True).amax())
+    return band, max(far, band) if far <= rule.offset + begin else keys
 
 
 def _hidden(rule: PairRule, begin: int, end: int, columns: Tensor) -> Tensor | None:
