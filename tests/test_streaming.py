@@ -201,6 +201,24 @@ def test_the_callers_ends_stream(scheme: str, backend: str, sizes: Sequence[int]
     assert not torch.equal(at_once(model, ids, ends=ends), at_once(model, ids))
 
 
+@scheme_and_backend
+def test_a_caller_may_reuse_its_tensors(scheme: str, backend: str) -> None:
+    """As loops around graphs do, whose inputs stay where they are."""
+    model = lively_model(scheme, backend=backend)
+    given = {"ids": random_ids(BATCH, SEQ), "valid": padding("ragged")}
+    given |= {"ends": random_mask(0.3, 5)} if scheme in READ_UNITS else {}
+    given |= {"memory": random_mask(0.3, 6)} if scheme in KNOW_MEMORY else {}
+    expected = streamed(model, sizes=(1,), **given)
+    kept = {name: torch.zeros_like(x[:, :1]) for name, x in given.items()}
+    torch.manual_seed(3)
+    cache, parts = model.new_cache(BATCH, max_tokens=SEQ), []
+    for t in range(SEQ):
+        for name, x in given.items():
+            kept[name].copy_(x[:, t : t + 1])
+        parts.append(model(**kept, cache=cache))
+    assert torch.equal(torch.cat(parts, dim=1), expected)
+
+
 @pytest.mark.parametrize("scheme", READ_UNITS)
 def test_the_callers_ends_may_stop_and_start(scheme: str) -> None:
     """Chunks without ends fall back on the terminators; the unit that is open meanwhile goes on."""

@@ -59,6 +59,25 @@ def check_chunks(model: PreTrainedModel, sizes: tuple[int, ...], kind: str) -> N
 
 
 @some
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
+def test_a_caller_may_reuse_its_tensors(name: str, padded: bool) -> None:
+    """As loops around graphs do, whose inputs stay where they are."""
+    model, ids = attached(name, dtype=padded_dtype(name)), random_ids(2, 20)
+    mask = torch.ones(2, 20, dtype=torch.bool)
+    mask[1, 7] = not padded
+    expected = in_chunks(model, ids, (1,), DynamicCache(config=model.config), attention_mask=mask)
+    parts, cache = [], DynamicCache(config=model.config)
+    token, seen = torch.zeros_like(ids[:, :1]), torch.zeros_like(mask)
+    for t in range(20):
+        token.copy_(ids[:, t : t + 1])
+        seen[:, : t + 1] = mask[:, : t + 1]
+        with torch.no_grad():
+            parts.append(model(token, attention_mask=seen[:, : t + 1], past_key_values=cache).logits)
+        seen.zero_()
+    assert torch.equal(torch.cat(parts, dim=1)[mask], expected[mask])
+
+
+@some
 @pytest.mark.parametrize("kind", ["left", "right", "holes"])
 def test_padding_in_chunked_prefill(name: str, kind: str) -> None:
     check_padding(attached(name, dtype=padded_dtype(name)), kind)

@@ -87,15 +87,17 @@ class Columns:
     def note(
         self, ids: Int[Tensor, "batch seq"], units: Units, begins: Int[Tensor, "batch seq"] | None, *, ends_given: bool
     ) -> None:
-        """Take the facts of a call's columns."""
+        """Take the facts of a call's columns, copies of what is the caller's: who decodes may reuse a tensor."""
         if self.noted > self.count:  # those of a call that has failed
             self.unwritten = self.unwritten[:-1]
             self.written = min(self.written, self.count)
         if len(self.unwritten) == MOST_UNWRITTEN:
             self._write()
         begins = units.start if begins is None else begins
-        marks = units.closes, units.valid, units.memory
-        self.unwritten.append(_Facts(ids, units.unit, units.local, begins, *marks, ends_given))
+        closes = units.closes.clone() if ends_given else units.closes
+        valid = units.valid.clone() if units.padded else units.valid
+        memory = units.memory.clone() if units.has_memory else units.memory
+        self.unwritten.append(_Facts(ids.clone(), units.unit, units.local, begins, closes, valid, memory, ends_given))
         self.noted = self.count + ids.shape[1]
 
     def commit(
