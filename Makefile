@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Idle threads of torch sleep: spinning, as by default, they take the cores from whatever else runs.
+# Idle threads of torch soon sleep: spinning, as by default, they take the cores from whatever else runs.
 ifeq ($(OMP_WAIT_POLICY)$(GOMP_SPINCOUNT)$(KMP_BLOCKTIME),)
-export OMP_WAIT_POLICY := PASSIVE
+export GOMP_SPINCOUNT := 3000
+export KMP_BLOCKTIME := 0
 endif
 
 .PHONY: test quick shapes reproduce benchmark check docs clean
