@@ -285,17 +285,17 @@ def query_gradients(
     addressed_key += batch * addressed_b + head // GROUP * addressed_h
     value += batch * value_b + head // GROUP * value_h
     by_token = batch * length
+    valid += by_token
+    memory += by_token
     by_head = (batch * HEADS + head) * length
     unit_start, near_from, memory_query, near_bonus = unit_rows(
-        start + by_token, local_start + by_token, memory + by_token, bonus + by_head, column,
+        start + by_token, local_start + by_token, memory, bonus + by_head, column,
         length, scale, HAS_MEMORY, HAS_BONUS, M,
     )  # fmt: skip
     by_row = (batch * HEADS + head) * rows
     lse = tl.load(row_lse + by_row + column)
     offset = tl.load(delta + by_row + column)
     factor = scale * LOG2_E
-    valid += by_token
-    memory += by_token
     BY_PAIR: tl.constexpr = HAS_VALID or HAS_MEMORY
     end = tl.minimum(begin + M, length)
     first, mixed, near, diagonal = key_stretches(
