@@ -25,7 +25,10 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "content, competition 1": {"competition": 1.0},
     "content, window 128": {"window": 128, "competition": 1.0},
 }
-TARGETS = {"train_256": 1.25, "train_1024": 1.5, "decode_4096": 1.10, "memory_256": 1.3, "memory_1024": 1.3}
+TARGETS: dict[str, dict[str, float]] = {
+    "content": {"train_256": 1.25, "train_1024": 1.5, "decode_4096": 1.10, "memory_256": 1.3, "memory_1024": 1.3},
+    "content, window 128": {"train_256": 1.25, "train_1024": 1.25, "decode_4096": 1.05},
+}
 
 
 def lines_of_text(batch: int, length: int) -> torch.Tensor:
@@ -151,9 +154,10 @@ def main() -> None:
             "results": results,
         },
     )
-    for name, target in TARGETS.items():
-        ratio = results["content"][name]["ratio"]
-        print(f"{name:14} {ratio:5.2f}x of plain RoPE, target {target:.2f}x: {'met' if ratio <= target else 'MISSED'}")
+    for scheme, name, target in ((scheme, *each) for scheme, of_it in TARGETS.items() for each in of_it.items()):
+        ratio = results[scheme][name]["ratio"]
+        verdict = "met" if ratio <= target else "MISSED"
+        print(f"{scheme}: {name:14} {ratio:5.2f}x of plain RoPE, target {target:.2f}x: {verdict}")
 
 
 if __name__ == "__main__":

@@ -142,10 +142,15 @@ DECODED = {
 
 
 def cpu(data: Results) -> list[Table]:
-    schemes = "content", "content, competition 1"
-    found = {key: [data["results"][scheme].get(key, {}).get("ratio") for scheme in schemes] for key in CPU_ROWS}
-    rows = [[words, *map(ratio, found[key]), ratio(data["targets"].get(key))] for key, words in CPU_ROWS.items()]
-    return [plain(["", *schemes, "target"], rows)]
+    """By scheme: the ratio, and behind it the target if there is one."""
+    rows = []
+    for key, words in CPU_ROWS.items():
+        cells = [words]
+        for scheme, found in data["results"].items():
+            target = data["targets"].get(scheme, {}).get(key)
+            cells.append(ratio(found.get(key, {}).get("ratio")) + (f" ({ratio(target)})" if target else ""))
+        rows.append(cells)
+    return [plain(["", *data["results"]], rows)]
 
 
 def gpu(data: Results) -> list[Table]:
