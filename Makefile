@@ -10,21 +10,24 @@ export GOMP_SPINCOUNT := 3000
 export KMP_BLOCKTIME := 0
 endif
 
+# Neighbours share what is set up for their file, so they stay together as long as there is work for all.
+PARALLEL := -n auto --dist worksteal
+
 .PHONY: test quick shapes reproduce benchmark check docs clean
 
 test: check
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest $(PARALLEL)
 	$(MAKE) shapes
 
 # Linters, types and the core: about two minutes.
 quick: check
-	$(BIN)/python -m pytest -n auto tests/test_imports.py tests/test_causality.py tests/test_streaming.py tests/test_address.py \
+	$(BIN)/python -m pytest $(PARALLEL) tests/test_imports.py tests/test_causality.py tests/test_streaming.py tests/test_address.py \
 		tests/test_rotary.py tests/test_config.py tests/units tests/attention/test_reference.py tests/attention/test_backends.py \
 		tests/hf/test_equivalence.py
 
 # The shapes in the signatures, checked at run time. Not for functions a compiler or FlexAttention traces.
 shapes: $(READY)
-	$(BIN)/python -m pytest -n auto --jaxtyping-packages=contentrope,beartype.beartype -k "not flex and not fused" \
+	$(BIN)/python -m pytest $(PARALLEL) --jaxtyping-packages=contentrope,beartype.beartype -k "not flex and not fused" \
 		tests/attention tests/test_streaming.py tests/test_memory_units.py tests/test_address.py
 
 check: $(READY)
