@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -278,6 +278,7 @@ def test_long_texts_stream_across_tiles(scheme: str, backend: str) -> None:
     st.sampled_from([0.0, 1.0]),
     st.sampled_from([0, 0, 1, 2, 4, 7, 30]),
 )
+@example([2], 8, 0.05, True, True, 0.0, 1)  # padding in an open memory unit, first of a tile
 def test_any_chunking_of_any_units_streams(
     backend: str,
     sizes: list[int],

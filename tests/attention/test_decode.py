@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,8 +117,11 @@ def test_it_compiles_whole(needs_gradient: bool) -> None:
 
 
 def test_which_calls_the_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_gpu(dtype: torch.dtype = torch.bfloat16, dim: int = 64, requires_grad: bool = False) -> Any:
-        return SimpleNamespace(is_cuda=True, dtype=dtype, shape=(1, 1, 1, dim), requires_grad=requires_grad)
+    class OnGPU(torch.Tensor):
+        is_cuda = True
+
+    def on_gpu(dtype: torch.dtype = torch.bfloat16, dim: int = 64, requires_grad: bool = False) -> torch.Tensor:
+        return torch.zeros(1, 1, 1, dim, dtype=dtype).as_subclass(OnGPU).requires_grad_(requires_grad)
 
     monkeypatch.setattr(decode, "HAS_TRITON", True)
     rule = decode.reads_by_kernel

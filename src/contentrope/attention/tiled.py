@@ -106,8 +106,13 @@ def _edges(rule: PairRule, begin: int, end: int) -> tuple[int, int]:
     near, keys = rule.near, rule.offset + end
     if near is None:
         return int(rule.start[:, begin:end].amin()), keys
-    near_from = near.begin if rule.query_memory is None else near.begin.masked_fill(rule.query_memory, 0)
-    band = int(near_from[:, : begin + 1].amax(1).amin())
+    # What tokens of the text read near begins further and further to the right; memory units and padding stand apart.
+    near_from = near.begin[:, : begin + 1]
+    if rule.query_memory is not None:
+        near_from = near_from.masked_fill(rule.query_memory[:, : begin + 1], 0)
+    if rule.query_valid is not None:
+        near_from = near_from.masked_fill(~rule.query_valid[:, : begin + 1], 0)
+    band = int(near_from.amax(1).amin())
     if rule.key_unit is None or near.key_memory is not None:  # a memory unit may be read so late
         return band, keys
     # Units that begin here or later are near to all queries of the tile, if the first of them has begun by then.
@@ -164,6 +169,15 @@ def _keep(weights: Tensor, dropout: float, seed: int, tile: Tile) -> Tensor:
     return torch.empty_like(weights).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
 
 
+class _Saved(NamedTuple):
+    query: Tensor
+    far_query: Tensor | None
+    local_key: Tensor
+    addressed_key: Tensor
+    value: Tensor
+    bonus: Tensor | None
+
+
 class _Tiled(Function):
     """Queries are scaled and grouped, (batch, kv_heads, group, queries, head_dim); the rest (rows, keys, head_dim)."""
 
@@ -195,7 +209,7 @@ class _Tiled(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         # Asked for once: under gradient checkpointing a second time is refused.
-        saved = ctx.saved_tensors
+        saved = _Saved(*ctx.saved_tensors)
         query, far_query, local_key, addressed_key, _, bonus = saved
         tiles, dropout, seed = ctx.settings
         grads = [None if x is None else torch.zeros_like(x) for x in saved]
@@ -207,7 +221,7 @@ class _Tiled(Function):
 
 
 def _backward_tile(
-    saved: tuple[Tensor, ...],
+    saved: _Saved,
     tile: Tile,
     grad: Tensor,
     weights: Tensor,
