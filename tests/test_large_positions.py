@@ -43,7 +43,7 @@ def read_from(first: int, model: cr.Transformer, sizes: Sequence[int]) -> Tensor
     ids = random_ids(2, SEQ)
     cache = model.new_cache(len(ids), max_tokens=SEQ)
     window = initial_window(WINDOW["window"], len(ids), ids.device)
-    cache.state = replace(cache.state, window=window._replace(positions=window.positions + first))
+    cache.columns.state = replace(cache.state, window=window._replace(positions=window.positions + first))
     parts, step = [], 0
     while cache.length < SEQ:
         parts.append(model(ids[:, cache.length : cache.length + sizes[step % len(sizes)]], cache=cache))

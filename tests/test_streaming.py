@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contentrope as cr
+from contentrope.cache.columns import Facts
 from contentrope.context.addressed import Reading
 from tests.support import (
     DRAW_AT_RANDOM,
@@ -372,8 +373,8 @@ def test_a_unit_that_is_known_to_be_completed_whole_is_read_as_any_other(
         if prompt:
             model(ids[:, :prompt], cache=cache)
         logits = [model(ids[:, t : t + 1], cache=cache) for t in range(prompt, 40)]
-        assert cache.angles is not None
-        found.append([*logits, cache.angles[:, :40], cache.facts[..., :40], *cache.keys])
+        facts = [cache.fact(name) for name in Facts._fields]
+        found.append([*logits, cache.columns.angles[0][:, :40], *facts, *cache.keys])
     assert sum(whole) >= 5, "this way was hardly taken"
     for ours, general in zip(*found, strict=True):
         assert torch.equal(ours, general)

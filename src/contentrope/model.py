@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from contentrope import parallel, schemes
 from contentrope.attention import BACKENDS, backend_name
-from contentrope.cache import Cache, CacheShape, StreamState
+from contentrope.cache import Cache, CacheShape, ModelState
 from contentrope.config import ModelConfig
 from contentrope.context import Chunk, Context, Projected
 from contentrope.errors import BackendError, InputError
@@ -133,11 +133,11 @@ class Transformer(nn.Module):
         context.commit()
         return logits
 
-    def _initial_state(self, batch_size: int) -> StreamState:
+    def _initial_state(self, batch_size: int) -> ModelState:
         device = self.embedding.weight.device
         zeros = torch.zeros(batch_size, dtype=torch.int64, device=device)
         seed = torch.randint(2**62, (batch_size,), device=device) if self.scheme.draws_at_random else zeros
-        return StreamState(tokens=zeros, seed=seed)
+        return ModelState(tokens=zeros, seed=seed)
 
     def _cache_shape(self) -> CacheShape:
         config = self.config

@@ -63,5 +63,5 @@ class Snapshot(NamedTuple):
 
 def snapshot(cache: cr.Cache) -> Snapshot:
     keys, values = (torch.stack(parts)[..., : cache.length, :].clone() for parts in (cache.keys, cache.values))
-    storage = tuple(x.data_ptr() for x in (*cache.keys, *cache.values, cache.facts))
-    return Snapshot(keys, values, cache.fact("addressed").bool().clone(), storage)
+    storage = tuple(x.data_ptr() for x in (*cache.keys, *cache.values, cache.fact("ids", 0, 1)))
+    return Snapshot(keys, values, cache.columns.rotated.clone(), storage)

@@ -25,7 +25,7 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there(scheme: str, orde
     # Beams that come from one row keep its random draws.
     seeds = fresh.state.seed[index]
     fresh = new_cache(model, len(order))
-    fresh.state = replace(fresh.state, seed=seeds)
+    fresh.columns.state = replace(fresh.state, seed=seeds)
     expected = read(model, fresh, torch.cat((prefix[index], rest), dim=1), (SEQ,))
     close(found, expected[:, cut:])
 
@@ -43,7 +43,7 @@ def test_beams_keep_their_padding_and_marks(scheme: str) -> None:
     after = {name: mask[index] for name, mask in masks.items()}
     found = read(model, cache, ids[index], (1, 3), after)
     fresh = new_cache(model, 3)
-    fresh.state = replace(fresh.state, seed=fresh.state.seed[index])
+    fresh.columns.state = replace(fresh.state, seed=fresh.state.seed[index])
     close(found, read(model, fresh, ids[index], (SEQ,), after)[:, 8:])
 
 

@@ -63,8 +63,8 @@ def test_keys_are_rotated_once_when_their_unit_leaves(scheme: str, kind: str, si
         assert not bool((changed & ~left).any())
         assert scheme == "local" or torch.equal(changed, left.expand_as(changed))
         times[:, :old] += left
-        if cache.angles is not None:
-            rotation = rotation_of(cache.angles[:, :old]).only_where(left)
+        if cache.columns.angles:
+            rotation = rotation_of(cache.columns.angles[0][:, :old]).only_where(left)
             rotated = rotate(before.keys.transpose(2, 3), rotation).transpose(2, 3)
             close(after.keys[..., :old, :], rotated)
         before = after
@@ -77,7 +77,7 @@ def test_far_keys_are_a_prefix() -> None:
     cache, ends = new_cache(model, 3, LENGTH), []
     for t in range(LENGTH):
         model(ids[:, t : t + 1], cache=cache)
-        addressed, state = cache.fact("addressed"), cache.state.window
+        addressed, state = cache.columns.rotated, cache.state.window
         assert state is not None
         assert torch.equal(addressed, addressed.cummin(1).values)
         assert torch.equal(addressed.sum(1, keepdim=True), state.far)
@@ -114,7 +114,7 @@ def test_a_cache_rolled_back_to_any_length_is_a_fresh_one(kind: str) -> None:
         cache = copy.deepcopy(whole)
         cache.truncate(length)
         close(snapshot(cache).keys, snapshot(fresh).keys)
-        assert torch.equal(cache.fact("addressed"), fresh.fact("addressed"))
+        assert torch.equal(cache.columns.rotated, fresh.columns.rotated)
         ours, theirs = cache.state.window, fresh.state.window
         assert ours is not None
         assert theirs is not None
@@ -149,7 +149,8 @@ def test_rows_that_change_places_take_their_window_along(order: list[int], sizes
 
 def test_keys_that_stay_rotated_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     rolled_back = window.rolled_back
-    monkeypatch.setattr("contentrope.cache.rolled_back", lambda *a, **named: (rolled_back(*a, **named)[0], None))
+    forgetful = lambda *given, **named: (rolled_back(*given, **named)[0], None)  # noqa: E731
+    monkeypatch.setattr("contentrope.cache.columns.rolled_back", forgetful)
     with pytest.raises(AssertionError, match="not close"):
         test_a_cache_rolled_back_to_any_length_is_a_fresh_one("plain")
 

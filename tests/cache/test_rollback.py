@@ -111,7 +111,7 @@ def test_rolled_back_keys_are_local_again() -> None:
     read(model, cache, ids, (7,))
     read(model, fresh, ids[:, :5], (5,))
     cache.truncate(5)
-    assert cache.fact("addressed").tolist() == fresh.fact("addressed").tolist() == [[1, 1, 1, 0, 0]]
+    assert cache.columns.rotated.tolist() == fresh.columns.rotated.tolist() == [[1, 1, 1, 0, 0]]
     for ours, theirs in zip(cache.keys, fresh.keys, strict=True):
         close(ours[:, :, :5], theirs[:, :, :5])
 

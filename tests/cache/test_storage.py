@@ -55,15 +55,14 @@ def test_stored_keys_are_local_keys_rotated_by_the_stored_address(scheme: str, p
     local, addressed = new_cache(model, 1), new_cache(model, 1)
     model(open_unit, cache=local)
     model(completed, cache=addressed)
-    assert addressed.angles is not None
-    rotation = rotation_of(addressed.angles[:, :5])
+    rotation = rotation_of(addressed.columns.angles[0][:, :5])
     assert float(rotation.sin.abs().max()) > 0.1
     for layer in range(model.config.layers):
         expected = rotate(local.keys[layer][:, :, :5].transpose(1, 2), rotation, pairs).transpose(1, 2)
         close(addressed.keys[layer][:, :, :5], expected)
         close(addressed.values[layer][:, :, :5], local.values[layer][:, :, :5])
-    assert local.fact("addressed").tolist() == [[0] * 5]
-    assert addressed.fact("addressed").tolist() == [[1] * 6]
+    assert local.columns.rotated.tolist() == [[0] * 5]
+    assert addressed.columns.rotated.tolist() == [[1] * 6]
 
 
 @every_scheme
@@ -87,8 +86,8 @@ def test_caches_record_no_gradients() -> None:
     model, ids = lively_model("content"), random_ids(BATCH, SEQ)
     cache = new_cache(model)
     assert not model(ids, cache=cache).requires_grad
-    assert cache.angles is not None
-    assert not any(x.requires_grad for x in (*cache.keys, *cache.values, cache.angles))
+    assert cache.columns.angles
+    assert not any(x.requires_grad for x in (*cache.keys, *cache.values, *cache.columns.angles))
 
 
 # --- Growth ---

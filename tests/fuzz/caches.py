@@ -126,8 +126,8 @@ class History:
         cache = self.cache
         for store in (*cache.keys, *cache.values, *cache.extras.values()):
             store[:, :, cache.length :] = torch.nan
-        if cache.angles is not None:
-            cache.angles[:, cache.length :] = torch.nan
+        for angles in cache.columns.angles:
+            angles[:, cache.length :] = torch.nan
 
     def distance(self, found: Tensor, before: int) -> float:
         """Of the logits of the last columns from those of rows read anew: together, or where there is padding each

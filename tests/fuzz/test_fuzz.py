@@ -49,7 +49,7 @@ def leave_keys_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
     def rolled_back(*given: Any, **named: Any) -> tuple[window.WindowState, None]:
         return window.rolled_back(*given, **named)[0], None
 
-    monkeypatch.setattr("contentrope.cache.rolled_back", rolled_back)
+    monkeypatch.setattr("contentrope.cache.columns.rolled_back", rolled_back)
 
 
 def turn_no_key_back(monkeypatch: pytest.MonkeyPatch) -> None:

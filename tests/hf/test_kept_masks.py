@@ -38,7 +38,7 @@ def text(length: int, ends: list[list[int]]) -> Tensor:
 def kept_by(cache: Any, model: Any) -> dict[Any, Tensor]:
     columns = columns_layer(cache, model.config.num_hidden_layers, {}).columns
     assert columns is not None
-    return columns.masks
+    return columns.state.biases
 
 
 @pytest.fixture

@@ -82,8 +82,7 @@ def test_the_model_gives_its_units_these_addresses(units: list[list[int]], pairs
     ids, columns = written(units)
     cache = model.new_cache(1)
     model(ids, cache=cache)
-    assert cache.angles is not None
-    found = pieces.matrices(rotation_of(cache.angles[:, : cache.length]))
+    found = pieces.matrices(rotation_of(cache.columns.angles[0][:, : cache.length]))
     for span in columns:
         expected = phi(pieces, descriptor(pieces, model.embedding.weight[ids[0, span]]))
         assert distance(found[span], expected.expand_as(found[span])) <= TOLERANCE

@@ -20,7 +20,7 @@ from torch import Tensor
 from contentrope.attention import PairRule, backend_function, fused
 from contentrope.attention.api import REGISTERED
 from contentrope.attention.pairs import States, aligned, no_competition, silence_padding, with_room
-from contentrope.cache import Cache
+from contentrope.cache import Cache, Rotated
 from contentrope.context.chunk import Chunk, Projected
 from contentrope.rotary import Rotation, rotate, rotation_of
 from contentrope.units import SegmenterState, Units
@@ -72,7 +72,7 @@ class Reading(NamedTuple):
         """Whether all columns from where the open unit began are of the unit that this call completes, as far as the
         host knows: a single token after others that ends the unit of the only row."""
         cache = chunk.cache
-        return cache is not None and not cache.padded and chunk.ids.numel() == 1 and self.units.ends_any is True
+        return cache is not None and not cache.columns.padded and chunk.ids.numel() == 1 and self.units.ends_any is True
 
 
 class Readdressed(NamedTuple):
@@ -226,10 +226,11 @@ class AddressedContext:
             open_total=self.open_total,
             biases=self.biases if self.sees_all and reading.units.ends_any is False else {},
         )
+        rotated = None
         if self.readdressed is not None:
-            chunk.cache.keep_angles(self.readdressed.begin, self.readdressed.where, self.readdressed.angles)
+            rotated = Rotated(self.readdressed.begin, self.readdressed.where, (self.readdressed.angles,))
         padded, has_memory = chunk.valid is not None, reading.units.has_memory
-        chunk.cache.commit(chunk.ids.shape[1], state, padded=padded, has_memory=has_memory)
+        chunk.cache.commit(chunk.ids.shape[1], state, rotated, padded=padded, has_memory=has_memory)
 
     def _by_backend(self, layer: int, states: States) -> Tensor:
         chunk = self.chunk
@@ -292,7 +293,7 @@ def _rule(chunk: Chunk, reading: Reading, single: bool) -> PairRule:
     key_unit, key_valid, has_memory = None, None, units.has_memory
     if cache is not None:
         key_unit = None if single else cache.fact("unit", 0, chunk.columns)
-        key_valid, has_memory = chunk.key_valid(), cache.has_memory or has_memory
+        key_valid, has_memory = chunk.key_valid(), cache.columns.has_memory or has_memory
     elif earlier is not None:
         key_unit = torch.cat((earlier.unit, units.unit), dim=1)
         key_valid = torch.cat((earlier.valid, units.valid), dim=1) if units.padded else None

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention.plain import causal_attention
-from contentrope.cache import Cache, StreamState
+from contentrope.cache import Cache, ModelState
 from contentrope.config import ModelConfig
 from contentrope.parallel import Share
 from contentrope.rotary import Rotation, at_least_float32, rotate
@@ -31,7 +31,7 @@ class Chunk:
     ends: Bool[Tensor, "batch seq"] | None
     memory: Bool[Tensor, "batch seq"] | None
     cache: Cache | None
-    state: StreamState
+    state: ModelState
     backend: str
     share: Share | None = None
     """Under context parallelism: these tokens are this rank's slice of the text."""
@@ -54,7 +54,7 @@ class Chunk:
 
     def positions(self) -> Int[Tensor, "rows seq"]:
         """Tokens before each token of its row, padding not counted; one row for all where there is no padding."""
-        if self.valid is None and not (self.cache is not None and self.cache.padded):
+        if self.valid is None and not (self.cache is not None and self.cache.columns.padded):
             return torch.arange(self.offset, self.columns, device=self.ids.device)[None]
         valid = torch.ones_like(self.ids) if self.valid is None else self.valid.long()
         return (self.state.tokens[:, None] + valid.cumsum(1) - 1).clamp(min=0)
@@ -65,7 +65,10 @@ class Chunk:
 
     def read_units(self, segmenter: Segmenter) -> tuple[Units, SegmenterState, SegmenterState]:
         """The units of these tokens, and the segmenter's state before and after them."""
-        before = self.state.segmenter or self._replay(segmenter)
+        if self.cache is None:
+            before = segmenter.initial(len(self.ids), self.ids.device)
+        else:
+            before = self.cache.columns.segmenter_state(segmenter)
         return self.advance(segmenter, before)
 
     def advance(self, segmenter: Segmenter, before: SegmenterState) -> tuple[Units, SegmenterState, SegmenterState]:
@@ -75,31 +78,16 @@ class Chunk:
         )
         return units, before, after
 
-    def _replay(self, segmenter: Segmenter) -> SegmenterState:
-        """The state after the cached columns: of a new cache, or of one that was rolled back."""
-        state, cache = segmenter.initial(len(self.ids), self.ids.device), self.cache
-        if cache is None or not cache.length:
-            return state
-        marked = cache.has_memory and not segmenter.reader.ids
-        _, state = segmenter.advance(
-            state,
-            cache.fact("ids"),
-            valid=cache.fact("valid").bool() if cache.padded else None,
-            memory=cache.fact("memory").bool() if marked else None,
-            ends=cache.fact("closes").bool(),
-        )
-        return state
-
     def note(self, units: Units | None, begins: Int[Tensor, "batch seq"] | None = None) -> None:
         """Let the cache, if there is one, hold the facts of the new columns beside those of the old."""
         if self.cache is not None:
-            self.cache.note(self.ids, self.valid, units, begins)
+            self.cache.columns.note(self.ids, units, begins, valid=self.valid, ends_given=self.ends is not None)
 
     def key_valid(self) -> Bool[Tensor, "batch keys"] | None:
         """Which columns, cached ones included, hold a token; None: all of them. Cached facts must be noted first."""
         if self.cache is None:
             return self.valid
-        if self.valid is None and not self.cache.padded:
+        if self.valid is None and not self.cache.columns.padded:
             return None
         return self.cache.fact("valid", 0, self.columns).bool()
 

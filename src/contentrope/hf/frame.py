@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +18,12 @@ from transformers.cache_utils import Cache
 
 from contentrope.attention import PairRule
 from contentrope.attention.pairs import no_competition
+from contentrope.cache import Columns, Rotated, StreamState
 from contentrope.errors import CacheError, InputError
 from contentrope.hf.keys import Rotations
 from contentrope.hf.reading import Reading, Text, completed, windowed
-from contentrope.hf.state import Columns, ColumnsLayer
-from contentrope.units import Segmenter, SegmenterState, Terminators, Units
+from contentrope.hf.state import ColumnsLayer
+from contentrope.units import SegmenterState, Terminators, Units
 from contentrope.units.table import can_be_read, may_sync
 from contentrope.window import Moved, begins_of, initial_window, move
 
@@ -84,12 +84,15 @@ class Frame:
         """The cache accepts the call."""
         if self.store is None or self.store.columns is None:
             return
-        masks = self.masks if self.masks and self.units.ends_any is False else {}
-        window = self.moved.after if self.moved is not None else None
-        self.store.columns.commit(
-            self.total, self.after, self.rotations, masks, window,
-            padded=self.units.padded, has_memory=self.units.has_memory,
-        )  # fmt: skip
+        state = StreamState(
+            segmenter=self.after,
+            window=None if self.moved is None else self.moved.after,
+            biases=self.masks if self.masks and self.units.ends_any is False else {},
+        )
+        columns, span, units = self.store.columns, self.rotations.span, self.units
+        if span is not None:
+            columns.keep_angles(Rotated(span.begin, span.where, span.angles))
+        columns.commit(units.seq_length, state, padded=units.padded, has_memory=units.has_memory)
         self.store.half_rotated = False
 
 
@@ -103,7 +106,10 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
     if is_next_token and text.valid is None and text.ends is None and isinstance(segmenter.rule, Terminators):
         # A host copy of the ids, the only GPU sync of the token.
         known = text.ids[:, 0].tolist() if can_be_read(text.ids) else None
-    before = _state_before(segmenter, columns, text)
+    if columns is None:
+        before = segmenter.initial(len(text.ids), text.ids.device)
+    else:
+        before = columns.segmenter_state(segmenter)
     units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends, known=known)
     begins, moved = _note(adapter.window, columns, text, units)
     # A cache that holds addresses shows that the weights are not zero: no GPU sync for every decoded token.
@@ -135,7 +141,7 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         plain_mask=plain_mask,
         zero=zero,
         competition=exponents,
-        masks=dict(columns.masks) if columns is not None and keeps_masks else None,
+        masks=dict(columns.state.biases) if columns is not None and keeps_masks else None,
         as_it_stands=own_does_it and rotations.span is None and rule.query_memory is None,
         only_masked=not width and units.seq_length == 1 and rotations.span is None and not zero,
         placed=_placed(units, begins),
@@ -151,7 +157,7 @@ def _note(
         if columns is not None:
             columns.note(text.ids, units, None, ends_given=text.ends is not None)
         return None, None
-    state = None if columns is None else columns.window
+    state = None if columns is None else columns.state.window
     if state is None:
         state = initial_window(width, len(text.ids), text.ids.device)._replace(positions=_first_position(text))
     begins = begins_of(units, state.positions)
@@ -176,23 +182,6 @@ def _placed(units: Units, begins: Tensor | None) -> Int[Tensor, "batch seq"] | N
     if begins is None or not (units.padded or units.has_memory):
         return None
     return begins.clamp(min=0) + units.local
-
-
-def _state_before(segmenter: Segmenter, columns: Columns | None, text: Text) -> SegmenterState:
-    """The segmenter's state after the cached columns, read again after a rollback."""
-    if columns is not None and columns.segmenter is not None:
-        return columns.segmenter
-    state = segmenter.initial(len(text.ids), text.ids.device)
-    if columns is None or not columns.count:
-        return state
-    # The rule must not see tokens whose ends the caller gave: run by run, as they were read.
-    given = columns.fact("given")[0]
-    edges = [0, *((given[1:] != given[:-1]).nonzero()[:, 0] + 1).tolist(), columns.count]
-    for begin, end in pairwise(edges):
-        ends = columns.fact("closes", begin, end).bool() if bool(given[begin]) else None
-        valid = columns.fact("valid", begin, end).bool() if columns.padded else None
-        _, state = segmenter.advance(state, columns.fact("ids", begin, end), valid=valid, ends=ends)
-    return state
 
 
 def _rule(columns: Columns | None, units: Units, width: int, moved: Moved | None) -> PairRule:

@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention.fused import FusedRotations, address_rotations
+from contentrope.cache import Columns
 from contentrope.hf.addresses import OpenUnit
 from contentrope.hf.keys import Rotations, Span
 from contentrope.hf.rotary import LayerRotary
-from contentrope.hf.state import Columns
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import SegmenterState, Units
 from contentrope.window import Leaving, Moved, far_from_near, to_far

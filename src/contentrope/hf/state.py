@@ -10,12 +10,9 @@ Shapes: batch, columns (tokens read so far, padding included; room for them is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import (
     Cache,
@@ -26,179 +23,14 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
+from contentrope.cache import Columns
 from contentrope.errors import CacheError
-from contentrope.hf.keys import Rotations, Span, rotate_back
+from contentrope.hf.keys import Span, rotate_back
 from contentrope.hf.rotary import LayerRotary
 from contentrope.rotary import rotation_of
-from contentrope.units import SegmenterState, Units
-from contentrope.window import WindowState, rolled_back
 
 KINDS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 """Layers that hold keys as they were given."""
-ROOM, MOST_UNWRITTEN = 64, 256
-
-
-class _Facts(NamedTuple):
-    """Of the columns of one call."""
-
-    ids: Int[Tensor, "batch seq"]
-    unit: Int[Tensor, "batch seq"]
-    local: Int[Tensor, "batch seq"]
-    begins: Int[Tensor, "batch seq"]
-    """With a near window, the position at which its unit begins; else where it begins."""
-    closes: Bool[Tensor, "batch seq"]
-    valid: Bool[Tensor, "batch seq"]
-    memory: Bool[Tensor, "batch seq"]
-    given: bool
-    """Whether units end there where the caller put their ends, instead of by the rule."""
-
-
-class Columns:
-    """Facts of every column. Those of a call count once it is committed: a failed one changes nothing."""
-
-    def __init__(self, batch: int, device: torch.device) -> None:
-        self.count = 0
-        """Columns of finished calls."""
-        self.padded = False
-        self.has_memory = False
-        self.facts = torch.zeros(len(_Facts._fields), batch, ROOM, dtype=torch.int64, device=device)
-        self.written = self.noted = 0
-        """Columns whose facts are written there, and those whose facts are known at all."""
-        self.unwritten: list[_Facts] = []
-        """Of the columns between, written together: they are read only when a unit is completed."""
-        self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
-        """For each rotary, the rotation of a column's keys: zero while its unit is open. Made when the first unit is
-        completed."""
-        self.segmenter: SegmenterState | None = None
-        """None, as at first and after a rollback: to be found from the facts."""
-        self.window: WindowState | None = None
-        """Of models with a near window."""
-        self.masks: dict[Hashable, Float[Tensor, "batch heads 1 columns"]] = {}
-        """The competition bias of a single token, cached until the unit closes."""
-
-    @property
-    def batch(self) -> int:
-        return self.facts.shape[1]
-
-    def fact(self, name: str, begin: int = 0, end: int | None = None) -> Int[Tensor, "batch columns"]:
-        self._write()
-        return self.facts[_Facts._fields.index(name), :, begin : self.count if end is None else end]
-
-    def note(
-        self, ids: Int[Tensor, "batch seq"], units: Units, begins: Int[Tensor, "batch seq"] | None, *, ends_given: bool
-    ) -> None:
-        """Take the facts of a call's columns, copies of what is the caller's: who decodes may reuse a tensor."""
-        if self.noted > self.count:  # those of a call that has failed
-            self.unwritten = self.unwritten[:-1]
-            self.written = min(self.written, self.count)
-        if len(self.unwritten) == MOST_UNWRITTEN:
-            self._write()
-        begins = units.start if begins is None else begins
-        closes = units.closes.clone() if ends_given else units.closes
-        valid = units.valid.clone() if units.padded else units.valid
-        memory = units.memory.clone() if units.has_memory else units.memory
-        self.unwritten.append(_Facts(ids.clone(), units.unit, units.local, begins, closes, valid, memory, ends_given))
-        self.noted = self.count + ids.shape[1]
-
-    def commit(
-        self,
-        total: int,
-        segmenter: SegmenterState,
-        rotations: Rotations,
-        masks: dict[Hashable, Tensor],
-        window: WindowState | None,
-        *,
-        padded: bool,
-        has_memory: bool,
-    ) -> None:
-        """Accept the columns of a finished call, and the angles that its keys were rotated by."""
-        if rotations.span is not None:
-            self._store_angles(rotations.span)
-        self.masks, self.window = masks, window
-        self.count, self.segmenter, self.padded = total, segmenter, self.padded or padded
-        self.has_memory |= has_memory
-
-    def _write(self) -> None:
-        """The facts of all columns to the table, which is made longer where they do not fit."""
-        if not self.unwritten:
-            return
-        self._leave_inference_mode()
-        room = self.facts.shape[2]
-        if self.noted > room:
-            more = max(self.noted, 2 * room) - room
-            self.facts = F.pad(self.facts, (0, more))
-            self._change_angles(lambda x: F.pad(x, (0, 0, 0, 0, 0, more)))
-        *tensors, given = zip(*self.unwritten, strict=True)
-        facts = [torch.cat(of_calls, dim=1).to(torch.int64) for of_calls in tensors]
-        lengths = (x.shape[1] for x in tensors[0])
-        is_given = [torch.full_like(facts[0][:, :n], g) for n, g in zip(lengths, given, strict=True)]
-        self.facts[:, :, self.written : self.noted] = torch.stack([*facts, torch.cat(is_given, dim=1)])
-        self.written, self.unwritten = self.noted, []
-
-    def _change_angles(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.angles = tuple(change(x) for x in self.angles)
-
-    def _leave_inference_mode(self) -> None:
-        """What was made there can be written to only there."""
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
-            return
-        if self.facts.is_inference():
-            self.facts = self.facts.clone()
-            self._change_angles(torch.clone)
-
-    def _store_angles(self, span: Span) -> None:
-        self._write()
-        room = self.facts.shape[2]
-        if not self.angles:
-            self.angles = tuple(x.new_zeros(x.shape[0], room, *x.shape[2:]) for x in span.angles)
-        for kept, new in zip(self.angles, span.angles, strict=True):
-            there, where = kept[:, span.begin : span.end], span.where
-            new = new.detach()
-            there.copy_(new if where is None else torch.where(where[..., None, None], new, there))
-
-    def rows(self, index: Int[Tensor, "rows"]) -> None:
-        self._write()
-        index = index.to(self.facts.device)
-        self.facts = self.facts.index_select(1, index)
-        self._change_angles(lambda x: x.index_select(0, index))
-        self.segmenter = self.segmenter.reorder(index) if self.segmenter is not None else None
-        self.window = self.window.reorder(index) if self.window is not None else None
-        self.masks = {}
-
-    def truncate(self, count: int) -> Span | None:
-        """Roll back to ``count`` columns; the keys to rotate back, of a unit that is open again, or near again."""
-        self._write()
-        self._leave_inference_mode()
-        span = self._reopened(count) if self.window is None else self._near_again(self.window, count)
-        self.count, self.segmenter, self.masks = count, None, {}
-        self.written = self.noted = count
-        for angles in self.angles:
-            angles[:, count:] = 0.0
-        return span
-
-    def _reopened(self, count: int) -> Span | None:
-        if not self.angles:
-            return None
-        open_unit = self.fact("unit", count - 1, count) + self.fact("closes", count - 1, count)
-        reopened = self.fact("unit", 0, count) == open_unit
-        if not bool(reopened.any()):
-            return None
-        begin = int(reopened.any(0).nonzero()[0])
-        return self._back(begin, count, reopened[:, begin:])
-
-    def _near_again(self, window: WindowState, count: int) -> Span | None:
-        self.window, again = rolled_back(window, count, self.fact, has_memory=self.has_memory)
-        if not self.angles or again is None or again.mask is None:
-            return None
-        return self._back(again.begin, count, again.mask)
-
-    def _back(self, begin: int, count: int, where: Bool[Tensor, "batch columns"]) -> Span:
-        """Keys from column ``begin`` to the last are rotated back; their angles are forgotten."""
-        chosen = where[..., None, None]
-        back = tuple(torch.where(chosen, -x[:, begin:count], 0.0) for x in self.angles)
-        for angles in self.angles:
-            angles[:, begin:count].masked_fill_(chosen, 0.0)
-        return Span(begin, count, count, None, back, tuple(rotation_of(x) for x in back))
 
 
 class ColumnsLayer(CacheLayerMixin):
@@ -264,7 +96,10 @@ class ColumnsLayer(CacheLayerMixin):
         kept = self.columns.count + tokens_to_remove if tokens_to_remove < 0 else tokens_to_remove
         if kept <= 0:
             self.columns = None
-        elif kept < self.columns.count and (span := self.columns.truncate(kept)) is not None:
+        elif kept < self.columns.count and (back := self.columns.truncate(kept)) is not None:
+            begin, where, angles = back
+            rotations = tuple(rotation_of(x) if where is None else rotation_of(x).only_where(where) for x in angles)
+            span = Span(begin, kept, kept, where, angles, rotations)
             for index, (number, rotary) in self.rotaries.items():
                 rotate_back(self.layers[index], span, number, rotary)
 
@@ -277,7 +112,7 @@ class ColumnsLayer(CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.columns is not None:
-            rows = torch.arange(self.columns.batch, device=self.columns.facts.device)
+            rows = torch.arange(self.columns.batch, device=self.columns.device)
             self.columns.rows(rows.repeat_interleave(repeats))
 
 

@@ -73,7 +73,7 @@ class UnitReader(nn.Module):
         chunk.note(units, begins)
         moved = None
         if cache is not None:
-            moved = move(state, units, begins, cache.fact, has_memory=units.has_memory or cache.has_memory)
+            moved = move(state, units, begins, cache.fact, has_memory=units.has_memory or cache.columns.has_memory)
         elif earlier is not None and of_earlier is not None:
             table = {
                 "begins": torch.cat((of_earlier, begins), dim=1),

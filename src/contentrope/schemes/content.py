@@ -51,7 +51,8 @@ class Content(Scheme):
         valid, slot = cache.fact("valid", begin, end).bool(), unit - unit[:, :1]
         embedded = chunk.embedding(ids)
         rotated = self._rotated(embedded.to(chunk.wide), self.reader.local_rotation(local, chunk))
-        by_slot = self.address(*sum_by_slot(rotated, slot, valid, padded=cache.padded or chunk.valid is not None))
+        padded = cache.columns.padded or chunk.valid is not None
+        by_slot = self.address(*sum_by_slot(rotated, slot, valid, padded=padded))
 
         def by_token(of_slots: Tensor) -> Tensor:
             return of_slots.gather(1, slot[..., None, None].expand(-1, -1, *of_slots.shape[2:]))
@@ -105,7 +106,7 @@ class Content(Scheme):
         if reading.completes_all(chunk):
             return rotated.sum(1)
         of_open_unit = before.open_columns(begin)
-        if cache.padded:
+        if cache.columns.padded:
             of_open_unit = of_open_unit & cache.fact("valid", begin).bool()
         return torch.where(of_open_unit[..., None], rotated, 0.0).sum(1)
 

@@ -1,29 +1,26 @@
-"""The KV cache: keys and values per layer, and facts per column of the tokens read so far.
+"""The KV cache of the library's own models: keys and values per layer, beside the streaming state of their columns.
 
-A *column* is one step of the batch; rows may hold padding there. Keys of completed units are stored addressed, keys
-of the open unit local; when a unit completes its keys are re-addressed once, in place, and values never change. With a
-near window keys are re-addressed when their unit leaves it (:mod:`contentrope.window`). All that a unit is made of lies
-in its columns (ids, marks, keys, values, address), so units can be cut out or moved.
+Keys of completed units are stored addressed, keys of the open unit local; when a unit completes its keys are rotated
+once, in place, and values never change. With a near window keys are rotated when their unit leaves it
+(:mod:`contentrope.window`). All that a unit is made of lies in its columns (ids, marks, keys, values, address), so
+units can be cut out or moved.
 
 Shapes: batch, columns (capacity: room, doubled when used up), kv_heads, head_dim, pairs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from contentrope.cache.columns import Columns, Rotated, StreamState
 from contentrope.config import PairLayout
 from contentrope.errors import CacheError, InputError
 from contentrope.rotary import Rotation, rotate, rotation_of
-from contentrope.units import SegmenterState, Units
-from contentrope.window import WindowState, rolled_back
-
-FIELDS = ("ids", "unit", "local", "start", "closes", "valid", "memory", "addressed", "begins")
 
 
 class CacheShape(NamedTuple):
@@ -39,51 +36,35 @@ class CacheShape(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamState:
-    """What the next token depends on, per row. Never written in place: a failed call changes nothing."""
+class ModelState(StreamState):
+    """What the next token of one of the library's own models depends on."""
 
     tokens: Int[Tensor, "batch"]
     """Tokens read, padding not counted."""
     seed: Int[Tensor, "batch"]
-    segmenter: SegmenterState | None = None
-    window: WindowState | None = None
     open_total: Float[Tensor, "batch dim"] | None = None
     """The open unit's running descriptor sum. None: to be brought up to date from the ids when the unit goes on in a
     chunk or completes, as after a rollback, and while single tokens come in that do not need it."""
-    biases: dict[tuple[int | None, torch.dtype], Float[Tensor, "batch heads 1 columns"]] = field(default_factory=dict)
-    """What was added to the scores of the last single token, by layer (None: the same in all) and dtype: the same for
-    the next ones of its unit. Columns to come are among them."""
 
-    def reorder(self, index: Int[Tensor, "rows"]) -> StreamState:
-        return StreamState(
-            tokens=self.tokens[index],
-            seed=self.seed[index],
-            segmenter=self.segmenter.reorder(index) if self.segmenter else None,
-            window=self.window.reorder(index) if self.window else None,
-            open_total=self.open_total[index] if self.open_total is not None else None,
-        )
+    def reorder(self, index: Int[Tensor, "rows"]) -> ModelState:
+        total = None if self.open_total is None else self.open_total[index]
+        state = cast(ModelState, super().reorder(index))
+        return replace(state, tokens=self.tokens[index], seed=self.seed[index], open_total=total)
 
 
 class Cache:
     """Made by :meth:`contentrope.Transformer.new_cache`; pass it to every call that continues the same rows."""
 
-    def __init__(self, shape: CacheShape, state: StreamState, *, capacity: int, max_tokens: int | None = None) -> None:
+    def __init__(self, shape: CacheShape, state: ModelState, *, capacity: int, max_tokens: int | None = None) -> None:
         self.shape = shape
-        self.state = state
         self.max_tokens = max_tokens
-        self.length = 0
-        self.padded = False
-        self.has_memory = False
         # True while columns or layers are out of step with each other: what dies in between leaves it so.
         self.interrupted = False
         batch, device = len(state.tokens), state.tokens.device
+        self.columns = Columns(batch, device, state, room=capacity)
         size = (shape.layers, batch, shape.kv_heads, capacity, shape.head_dim)
         self._hold_keys(torch.zeros(size, dtype=shape.dtype, device=device))
         self.values = [torch.zeros(size[1:], dtype=shape.dtype, device=device) for _ in range(shape.layers)]
-        self.facts = torch.zeros(len(FIELDS), batch, capacity, dtype=torch.int64, device=device)
-        self.facts[FIELDS.index("valid")] = 1
-        self.angles: Tensor | None = None
-        """Per column of a completed unit, by what its stored key was rotated: (batch, columns, kv_heads, pairs)."""
         self.extras: dict[tuple[str, int], Tensor] = {}
         """By name and layer, what a scheme keeps of every column beside its key and value; sized as they are."""
         self.derived: dict[int, Tensor] = {}
@@ -96,15 +77,24 @@ class Cache:
 
     @property
     def batch_size(self) -> int:
-        return len(self.state.tokens)
+        return self.columns.batch
+
+    @property
+    def length(self) -> int:
+        """Columns read so far."""
+        return self.columns.count
 
     @property
     def capacity(self) -> int:
-        return self.facts.shape[2]
+        return self._all_keys.shape[3]
+
+    @property
+    def state(self) -> ModelState:
+        return cast(ModelState, self.columns.state)
 
     def fact(self, name: str, begin: int = 0, end: int | None = None) -> Int[Tensor, "batch columns"]:
-        """One per-column fact of :data:`FIELDS`, of the columns read so far unless told otherwise."""
-        return self.facts[FIELDS.index(name), :, begin : self.length if end is None else end]
+        """See :meth:`Columns.fact`."""
+        return self.columns.fact(name, begin, end)
 
     def reserve(self, columns: int) -> None:
         """Make room for this many columns in all; doubles, so that growth copies each column a few times at most."""
@@ -114,10 +104,7 @@ class Cache:
         self._hold_keys(torch.nn.functional.pad(self._all_keys, (0, 0, 0, room)))
         self.values = [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in self.values]
         self.extras = {name: torch.nn.functional.pad(x, (0, 0, 0, room)) for name, x in self.extras.items()}
-        self.facts = torch.nn.functional.pad(self.facts, (0, room))
-        self.facts[FIELDS.index("valid"), :, -room:] = 1
-        if self.angles is not None:
-            self.angles = torch.nn.functional.pad(self.angles, (0, 0, 0, 0, 0, room))
+        self.columns.reserve(self.capacity)
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values (batch, kv_heads, new, head_dim) of new columns; views of all columns so far."""
@@ -151,43 +138,14 @@ class Cache:
         window = keys[..., begin : begin + rotation.cos.shape[1], :]
         window.copy_(rotate(window.transpose(-3, -2), rotation, self.shape.pair_layout).transpose(-3, -2))
 
-    def keep_angles(
-        self,
-        begin: int,
-        where: Bool[Tensor, "batch columns"] | None,
-        angles: Float[Tensor, "batch columns kv_heads pairs"],
+    def commit(
+        self, columns: int, state: ModelState, rotated: Rotated | None = None, *, padded: bool, has_memory: bool = False
     ) -> None:
-        """Store, where a unit was completed, the :attr:`angles` of these columns; None: in all of them."""
-        if self.angles is None:
-            self.angles = angles.new_zeros(self.batch_size, self.capacity, *angles.shape[2:])
-        end = begin + angles.shape[1]
-        kept, addressed = self.angles[:, begin:end], self.fact("addressed", begin, end)
-        kept.copy_(angles if where is None else torch.where(where[..., None, None], angles, kept))
-        addressed.fill_(1) if where is None else addressed.masked_fill_(where, 1)
-
-    def note(self, ids: Tensor, valid: Tensor | None, units: Units | None, begins: Tensor | None = None) -> None:
-        """Write down the facts of new columns. Nobody counts on them before :meth:`commit`."""
-        begin, end = self.length, self.length + ids.shape[1]
-        if units is None:
-            self.facts[0, :, begin:end] = ids
-        else:
-            parts = [ids.to(torch.int64), units.unit, units.local, units.start]
-            if units.ends_any is not False:
-                parts.append(units.closes.to(torch.int64))
-            torch.stack(parts, out=self.facts[: len(parts), :, begin:end])
-        # Decoding writes as little as it can: columns that are new close nothing, are valid, and no memory.
-        if valid is not None or self.padded:
-            self.fact("valid", begin, end).copy_(torch.ones_like(ids) if valid is None else valid)
-        if units is not None and (units.has_memory or self.has_memory):
-            self.fact("memory", begin, end).copy_(units.memory)
-        if begins is not None:
-            self.fact("begins", begin, end).copy_(begins)
-
-    def commit(self, columns: int, state: StreamState, *, padded: bool, has_memory: bool = False) -> None:
-        """Accept the columns of a finished call."""
-        self.padded |= padded
-        self.has_memory |= has_memory
-        self.length, self.state, self.interrupted = self.length + columns, state, False
+        """Accept the columns of a finished call, and by what keys were rotated."""
+        if rotated is not None:
+            self.columns.keep_angles(rotated)
+        self.columns.commit(columns, state, padded=padded, has_memory=has_memory)
+        self.interrupted = False
 
     def reorder(self, index: Int[Tensor, "rows"]) -> None:
         """Keep these rows, in this order: beams of a search. Rows may repeat."""
@@ -200,9 +158,8 @@ class Cache:
         self.values = [x[index] for x in self.values]
         self.extras = {name: x[index] for name, x in self.extras.items()}
         self.derived = {layer: x[index] for layer, x in self.derived.items()}
-        self.facts = self.facts[:, index]
-        self.angles = None if self.angles is None else self.angles[index]
-        self.state, self.interrupted = self.state.reorder(index), False
+        self.columns.rows(index)
+        self.interrupted = False
 
     def truncate(self, length: int) -> None:
         """Forget all columns from ``length`` on, as if they had never been read.
@@ -216,44 +173,12 @@ class Cache:
         if length == self.length:
             return
         self.interrupted = True
-        window = self._roll_back_window(length)
-        if self.state.window is None:
-            self._reopen(length)
-        for name in ("closes", "addressed"):
-            self.fact(name, length).zero_()
-        self.derived = {}
-        self.length = length
+        back = self.columns.truncate(length)
+        if back is not None and back.where is not None:
+            self.rotate_keys(back.begin, rotation_of(back.angles[0]).only_where(back.where))
         tokens = self.fact("valid").sum(1)
-        self.state = replace(self.state, tokens=tokens, segmenter=None, window=window, open_total=None, biases={})
-        self.interrupted = False
-
-    def _reopen(self, length: int) -> None:
-        """Rotate back the keys left of ``length`` whose unit ends at or after it."""
-        if self.angles is None or not length:
-            return
-        unit, closes = self.fact("unit", 0, length), self.fact("closes", 0, length)
-        open_unit = unit[:, -1:] + closes[:, -1:]
-        reopened = (unit == open_unit) & self.fact("addressed", 0, length).bool()
-        if not bool(reopened.any()):
-            return
-        begin = int(reopened.any(0).nonzero()[0])
-        self._rotate_back(begin, reopened[:, begin:])
-
-    def _roll_back_window(self, length: int) -> WindowState | None:
-        """The window as it was after so many columns; keys whose unit had left it since are near again."""
-        before = self.state.window
-        if before is None or not length:
-            return None
-        window, again = rolled_back(before, length, self.fact, has_memory=self.has_memory)
-        if again is not None and again.mask is not None:
-            self._rotate_back(again.begin, again.mask)
-        return window
-
-    def _rotate_back(self, begin: int, where: Bool[Tensor, "batch columns"]) -> None:
-        assert self.angles is not None, "keys that were rotated have left their angles"
-        end = begin + where.shape[1]
-        self.rotate_keys(begin, rotation_of(-self.angles[:, begin:end]).only_where(where))
-        self.fact("addressed", begin, end).masked_fill_(where, 0)
+        self.columns.state = replace(self.state, tokens=tokens, open_total=None)
+        self.derived, self.interrupted = {}, False
 
     def check(self, shape: CacheShape, ids: Int[Tensor, "batch seq"]) -> None:
         """Refuse a cache of another model, another batch, or one left half-written."""
@@ -264,8 +189,8 @@ class Cache:
             raise CacheError(f"this cache belongs to another model ({'; '.join(named)}); use model.new_cache()")
         if ids.shape[0] != self.batch_size:
             raise CacheError(f"the cache has {self.batch_size} rows, ids {ids.shape[0]}; make a new cache or reorder()")
-        if ids.device != self.facts.device:
-            raise CacheError(f"the cache lies on {self.facts.device}, ids on {ids.device}")
+        if ids.device != self.columns.device:
+            raise CacheError(f"the cache lies on {self.columns.device}, ids on {ids.device}")
 
     def _refuse_if_interrupted(self) -> None:
         if self.interrupted:
