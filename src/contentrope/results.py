@@ -19,6 +19,9 @@ from contentrope.errors import InputError
 from contentrope.files import write_whole
 from contentrope.version import __version__
 
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""What tells the threads of an OpenMP runtime, GNU's or LLVM's, how to wait."""
+
 
 def write_json(path: str | Path, data: Any) -> None:
     """Write ``data`` as JSON so that a crash leaves either the old file or the new one, never half of one.
@@ -69,7 +72,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     Where the source was copied without its history, the variable CONTENTROPE_COMMIT may name the commit.
 
     >>> sorted(environment())
-    ['contentrope', 'cpu', 'device', 'git', 'python', 'threads', 'time', 'torch']
+    ['contentrope', 'cpu', 'device', 'git', 'python', 'threads', 'time', 'torch', 'waiting']
     """
     import torch
 
@@ -80,6 +83,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         "cpu": _cpu_model(),
         "threads": torch.get_num_threads(),
+        "waiting": " ".join(f"{name}={os.environ[name]}" for name in WAITING if name in os.environ) or "default",
         "git": _commit(Path(__file__).resolve()) or os.environ.get("CONTENTROPE_COMMIT"),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contentrope.cli import WAITING, WAITING_BRIEFLY, main
+from contentrope.cli import WAITING_BRIEFLY, main
+from contentrope.results import WAITING
 
 # Stands in for torch, whose import takes seconds. Like some modules it makes another error of an interrupt.
 TORCH = """

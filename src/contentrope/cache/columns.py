@@ -11,7 +11,7 @@ Shapes: columns (those read; room for them is doubled when used up), kv_heads, p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import Segmenter, SegmenterState, Units
 from contentrope.window import WindowState, rolled_back
 
@@ -64,12 +65,20 @@ class StreamState:
 
 
 class Rotated(NamedTuple):
-    """Columns from ``begin`` on whose stored keys are rotated, for good, by angles of each rotary of the model."""
+    """Columns from ``begin`` on whose stored keys are rotated; tuples have one item for each rotary of the model."""
 
     begin: int
     where: Bool[Tensor, "batch columns"] | None
     """None: all of them."""
     angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...]
+    rotations: tuple[Rotation, ...]
+    """By these angles, and by nothing where keys stay as they are."""
+
+    @classmethod
+    def by(cls, begin: int, where: Bool[Tensor, "batch columns"] | None, angles: Iterable[Tensor]) -> Rotated:
+        angles = tuple(angles)
+        made = (rotation_of(x) for x in angles)
+        return cls(begin, where, angles, tuple(made if where is None else (x.only_where(where) for x in made)))
 
 
 class Columns:
@@ -125,16 +134,14 @@ class Columns:
             self._write()
         facts = Facts(ids.clone(), valid=None if valid is None else valid.clone())
         if units is not None:
-            facts = Facts(
-                facts.ids,
-                units.unit,
-                units.local,
-                units.start,
-                begins,
-                units.closes.clone() if ends_given else units.closes,
-                units.valid.clone() if units.padded else None,
-                units.memory.clone() if units.has_memory else None,
-                torch.ones_like(units.valid) if ends_given else None,
+            facts = facts._replace(
+                unit=units.unit,
+                local=units.local,
+                start=units.start,
+                begins=begins,
+                closes=units.closes.clone() if ends_given else units.closes,
+                memory=units.memory.clone() if units.has_memory else None,
+                given=torch.ones_like(units.valid) if ends_given else None,
             )
         self._unwritten.append(facts)
         self._noted = self.count + ids.shape[1]
@@ -148,7 +155,7 @@ class Columns:
     def keep_angles(self, rotated: Rotated) -> None:
         """Of keys that are rotated for good."""
         self._write()
-        begin, where, angles = rotated
+        begin, where, angles, _ = rotated
         if not self.angles:
             room = self._table.shape[2]
             self.angles = tuple(x.new_zeros(self.batch, room, *x.shape[2:]) for x in angles)
@@ -179,13 +186,13 @@ class Columns:
         """Forget all columns from ``count`` on; the keys to rotate back, whose unit is open again, or near again."""
         self._write()
         self._leave_inference_mode()
-        window, where = self.state.window if count else None, None
-        if count and window is None:
-            where = self._reopened(count)
-        elif window is not None:
+        window, back = self.state.window if count else None, None
+        if window is not None:
             window, again = rolled_back(window, count, self.fact, has_memory=self.has_memory)
-            where = None if again is None or again.mask is None else F.pad(again.mask, (again.begin, 0))
-        back = None if where is None or not self.angles else self._back(where)
+            if again is not None and again.mask is not None:
+                back = self._back(again.begin, again.mask)
+        elif count:
+            back = self._reopened(count)
         self.state = replace(self.state, segmenter=None, window=window, biases={})
         self._rotated[:, count:] = False
         self.count = self._written = self._noted = count
@@ -231,19 +238,20 @@ class Columns:
             self._table, self._rotated = self._table.clone(), self._rotated.clone()
             self._change_angles(torch.clone)
 
-    def _reopened(self, count: int) -> Bool[Tensor, "batch columns"] | None:
+    def _reopened(self, count: int) -> Rotated | None:
+        open_unit = self.fact("unit", count - 1, count) + self.fact("closes", count - 1, count)
+        reopened = (self.fact("unit", 0, count) == open_unit) & self._rotated[:, :count]
+        if not bool(reopened.any()):
+            return None
+        begin = int(reopened.any(0).nonzero()[0])
+        return self._back(begin, reopened[:, begin:])
+
+    def _back(self, begin: int, where: Bool[Tensor, "batch columns"]) -> Rotated | None:
         if not self.angles:
             return None
-        open_unit = self.fact("unit", count - 1, count) + self.fact("closes", count - 1, count)
-        return (self.fact("unit", 0, count) == open_unit) & self._rotated[:, :count]
-
-    def _back(self, where: Bool[Tensor, "batch columns"]) -> Rotated | None:
-        if not bool(where.any()):
-            return None
-        begin, end = int(where.any(0).nonzero()[0]), where.shape[1]
-        where = where[:, begin:]
+        end = begin + where.shape[1]
         self._rotated[:, begin:end] &= ~where
-        return Rotated(begin, where, tuple(-x[:, begin:end] for x in self.angles))
+        return Rotated.by(begin, where, (-x[:, begin:end] for x in self.angles))
 
 
 def _joined(of_calls: Sequence[Tensor | None], ids: Sequence[Tensor], *, default: bool) -> Int[Tensor, "batch seq"]:

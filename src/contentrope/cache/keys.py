@@ -20,7 +20,7 @@ from torch import Tensor
 from contentrope.cache.columns import Columns, Rotated, StreamState
 from contentrope.config import PairLayout
 from contentrope.errors import CacheError, InputError
-from contentrope.rotary import Rotation, rotate, rotation_of
+from contentrope.rotary import Rotation, rotate
 
 
 class CacheShape(NamedTuple):
@@ -174,8 +174,8 @@ class Cache:
             return
         self.interrupted = True
         back = self.columns.truncate(length)
-        if back is not None and back.where is not None:
-            self.rotate_keys(back.begin, rotation_of(back.angles[0]).only_where(back.where))
+        if back is not None:
+            self.rotate_keys(back.begin, back.rotations[0])
         tokens = self.fact("valid").sum(1)
         self.columns.state = replace(self.state, tokens=tokens, open_total=None)
         self.derived, self.interrupted = {}, False

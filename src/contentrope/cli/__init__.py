@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import NoReturn, Protocol
 
+from contentrope.results import WAITING
 from contentrope.version import __version__
 
 __all__ = ["main"]
@@ -28,11 +29,8 @@ LEAST_COLUMNS = 20
 """In fewer the help would be broken into single letters, for minutes; a terminal breaks longer lines itself."""
 LONGEST = 1000
 """Characters of a message; more of them come from a value that is no value."""
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""What tells the threads of an OpenMP runtime, GNU's or LLVM's, how to wait."""
 WAITING_BRIEFLY = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "0"}
-"""Turns, some microseconds, and milliseconds. Without any a small model pays for waking threads up: a fifth of a
-training step, half of a decode step."""
+"""Turns, of some microseconds in all, and milliseconds. Without any a small model waits for threads to wake up."""
 
 
 class Command(Protocol):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from contentrope.attention import PairRule, backend_function, fused
@@ -75,16 +75,6 @@ class Reading(NamedTuple):
         return cache is not None and not cache.columns.padded and chunk.ids.numel() == 1 and self.units.ends_any is True
 
 
-class Readdressed(NamedTuple):
-    """Columns from ``begin``, cached and new, whose stored keys the call rotates: in place, in every layer."""
-
-    begin: int
-    where: Bool[Tensor, "batch columns"] | None
-    """None: all of them."""
-    angles: Float[Tensor, "batch columns kv_heads pairs"]
-    rotation: Rotation
-
-
 class AddressedContext:
     """``angles`` is the address of every slot; None: the identity, or no address is needed."""
 
@@ -114,7 +104,7 @@ class AddressedContext:
         self.far_query_rotation: Rotation | None = None
         self.addressed_rotation: Rotation | None = None
         self.fused_rotations: fused.FusedRotations | None = None
-        self.readdressed: Readdressed | None = None
+        self.readdressed: Rotated | None = None
         self._set_rotations(angles)
 
     def _set_rotations(self, by_slot: Float[Tensor, "batch slots kv_heads pairs"] | None) -> None:
@@ -137,11 +127,11 @@ class AddressedContext:
                 self.key_rotation = self.query_rotation
                 self._rotate_cached_keys(cache, self.readdressed)
 
-    def _rotate_cached_keys(self, cache: Cache, columns: Readdressed) -> None:
+    def _rotate_cached_keys(self, cache: Cache, columns: Rotated) -> None:
         """For a single token, those of earlier tokens in all layers at once, before the first layer reads them."""
         old = cache.length - columns.begin
         if old > 0:
-            cos, sin, _ = columns.rotation
+            cos, sin, _ = columns.rotations[0]
             cache.rotate_keys(columns.begin, Rotation(cos[:, :old], sin[:, :old]))
 
     def embed(self, embedded: Tensor) -> Tensor:
@@ -186,7 +176,7 @@ class AddressedContext:
         addressed = stored
         if self.readdressed is not None:
             stored = stored.clone()
-            cache.rotate_keys(self.readdressed.begin, self.readdressed.rotation, layer)
+            cache.rotate_keys(self.readdressed.begin, self.readdressed.rotations[0], layer)
         return self._by_backend(layer, States(query, stored, addressed, values, far_query))
 
     def _query_and_key(self, projected: Projected) -> tuple[Tensor, Tensor]:
@@ -226,11 +216,8 @@ class AddressedContext:
             open_total=self.open_total,
             biases=self.biases if self.sees_all and reading.units.ends_any is False else {},
         )
-        rotated = None
-        if self.readdressed is not None:
-            rotated = Rotated(self.readdressed.begin, self.readdressed.where, (self.readdressed.angles,))
         padded, has_memory = chunk.valid is not None, reading.units.has_memory
-        chunk.cache.commit(chunk.ids.shape[1], state, rotated, padded=padded, has_memory=has_memory)
+        chunk.cache.commit(chunk.ids.shape[1], state, self.readdressed, padded=padded, has_memory=has_memory)
 
     def _by_backend(self, layer: int, states: States) -> Tensor:
         chunk = self.chunk
@@ -313,14 +300,14 @@ def _rule(chunk: Chunk, reading: Reading, single: bool) -> PairRule:
     )
 
 
-def _completed(cache: Cache, chunk: Chunk, reading: Reading, by_slot: Tensor) -> Readdressed:
+def _completed(cache: Cache, chunk: Chunk, reading: Reading, by_slot: Tensor) -> Rotated:
     """The columns, cached and new, whose unit this call completes: at most the open unit's and the new ones."""
     begin = reading.before.open_from()
     old = cache.length - begin
     if reading.completes_all(chunk):
         address = by_slot.expand(-1, old + 1, -1, -1)
-        return Readdressed(begin, None, address, rotation_of(address))
+        return Rotated.by(begin, None, [address])
     address = torch.cat((by_slot[:, :1].expand(-1, old, -1, -1), reading.by_token(by_slot)), dim=1)
     finished = reading.after.next_unit - reading.before.next_unit
     completed = torch.cat((reading.before.open_columns(begin) & (finished > 0), reading.slot < finished), dim=1)
-    return Readdressed(begin, completed, address, rotation_of(address).only_where(completed))
+    return Rotated.by(begin, completed, [address])

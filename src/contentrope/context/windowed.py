@@ -17,8 +17,8 @@ from contentrope.attention import fused
 from contentrope.attention.api import REGISTERED
 from contentrope.attention.decode import attend_next, attend_one, reads_next_by_kernel
 from contentrope.attention.pairs import States, no_competition, silence_padding
-from contentrope.cache import Cache
-from contentrope.context.addressed import AddressedContext, Readdressed
+from contentrope.cache import Cache, Rotated
+from contentrope.context.addressed import AddressedContext
 from contentrope.context.chunk import Projected
 from contentrope.rotary import PositionRotations, Rotation, rotation_of
 from contentrope.window import Leaving, to_far
@@ -63,12 +63,11 @@ class WindowedContext(AddressedContext):
 
     def _leaving(
         self, cache: Cache, leaving: Leaving, address: Float[Tensor, "batch columns kv_heads pairs"] | None
-    ) -> Readdressed:
+    ) -> Rotated:
         begin, end, where = leaving
         angles = to_far(address, cache.fact("begins", begin, end), self.rotations.inverse_frequency, self.chunk.wide)
         angles = angles.expand(-1, -1, self.chunk.config.key_heads, -1)
-        rotation = rotation_of(angles)
-        return Readdressed(begin, where, angles, rotation if where is None else rotation.only_where(where))
+        return Rotated.by(begin, where, [angles])
 
     def _reach(self) -> int:
         units, reach = self.reading.units, super()._reach()

@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache
 
 from contentrope.attention import PairRule
 from contentrope.attention.pairs import no_competition
-from contentrope.cache import Columns, Rotated, StreamState
+from contentrope.cache import Columns, StreamState
 from contentrope.errors import CacheError, InputError
 from contentrope.hf.keys import Rotations
 from contentrope.hf.reading import Reading, Text, completed, windowed
@@ -91,7 +91,7 @@ class Frame:
         )
         columns, span, units = self.store.columns, self.rotations.span, self.units
         if span is not None:
-            columns.keep_angles(Rotated(span.begin, span.where, span.angles))
+            columns.keep_angles(span.rotated)
         columns.commit(units.seq_length, state, padded=units.padded, has_memory=units.has_memory)
         self.store.half_rotated = False
 
@@ -155,7 +155,7 @@ def _note(
     """Where units begin, in positions, and what a call does to the near window; its facts are taken for that."""
     if not width:
         if columns is not None:
-            columns.note(text.ids, units, None, ends_given=text.ends is not None)
+            columns.note(text.ids, units, valid=text.valid, ends_given=text.ends is not None)
         return None, None
     state = None if columns is None else columns.state.window
     if state is None:
@@ -163,7 +163,7 @@ def _note(
     begins = begins_of(units, state.positions)
     if columns is None:
         return begins, None
-    columns.note(text.ids, units, begins, ends_given=text.ends is not None)
+    columns.note(text.ids, units, begins, valid=text.valid, ends_given=text.ends is not None)
     return begins, move(state, units, begins, columns.fact, has_memory=units.has_memory)
 
 

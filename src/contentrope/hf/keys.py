@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
 from contentrope.attention.fused import FusedRotations
+from contentrope.cache import Rotated
 from contentrope.hf.rotary import LayerRotary
 from contentrope.rotary import Rotation
 
@@ -22,16 +23,15 @@ Keys = Float[Tensor, "batch kv_heads keys head_dim"]
 
 
 class Span(NamedTuple):
-    begin: int
+    rotated: Rotated
+    """From keys as their own unit reads them, or the near window, to addressed ones."""
     end: int
     total: int
     """Columns read so far, those of the call among them."""
-    where: Bool[Tensor, "batch span"] | None
-    """Whether the column's key is rotated for good; None: all that are read."""
-    angles: tuple[Float[Tensor, "batch span kv_heads pairs"], ...]
-    """For each rotary, the rotation from a key as its own unit reads it to the addressed one."""
-    rotations: tuple[Rotation, ...]
-    """What keys are rotated by: nothing where they stay as they are."""
+
+    @property
+    def begin(self) -> int:
+        return self.rotated.begin
 
     def first_of(self, keys: Keys) -> int:
         """The column that the first of the keys stands for."""
@@ -40,8 +40,8 @@ class Span(NamedTuple):
     def rotation(self, number: int, begin: int) -> Rotation:
         """Of the columns from ``begin`` on."""
         if begin == self.begin:
-            return self.rotations[number]
-        cos, sin, angles = (None if x is None else x[:, begin - self.begin :] for x in self.rotations[number])
+            return self.rotated.rotations[number]
+        cos, sin, angles = (None if x is None else x[:, begin - self.begin :] for x in self.rotated.rotations[number])
         return Rotation(cos, sin, angles)  # type: ignore[arg-type]
 
 

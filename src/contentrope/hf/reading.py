@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from contentrope.attention.fused import FusedRotations, address_rotations
-from contentrope.cache import Columns
+from contentrope.cache import Columns, Rotated
 from contentrope.hf.addresses import OpenUnit
 from contentrope.hf.keys import Rotations, Span
 from contentrope.hf.rotary import LayerRotary
@@ -115,14 +115,11 @@ def completed(reading: Reading, by_kernel: tuple[LayerRotary, ...]) -> Rotations
     """Keys are rotated where their unit is completed, by one kernel if it is given the rotaries of the model."""
     found = _completing(reading)
     angles = tuple(found.by_column(by_slot) for by_slot in found.by_slot)
-    rotations = tuple(rotation_of(x) for x in angles)
-    if found.completed is not None:
-        rotations = tuple(x.only_where(found.completed) for x in rotations)
-    span = Span(found.begin, found.total, found.total, found.completed, angles, rotations)
+    span = Span(Rotated.by(found.begin, found.completed, angles), found.total, found.total)
     if by_kernel and found.completed is None:
         fused = (fused_rotations(*both, reading.units) for both in zip(angles, by_kernel, strict=True))
         return Rotations(span, fused=tuple(fused))
-    return Rotations(span, tuple(_of_queries(rotation, reading.units) for rotation in rotations))
+    return Rotations(span, tuple(_of_queries(rotation, reading.units) for rotation in span.rotated.rotations))
 
 
 def windowed(reading: Reading, by_kernel: tuple[LayerRotary, ...]) -> Rotations:
@@ -139,7 +136,7 @@ def windowed(reading: Reading, by_kernel: tuple[LayerRotary, ...]) -> Rotations:
         if by_kernel:
             of_each = zip(by_kernel, found.by_slot, frequencies, far_queries, strict=True)
             fused = (_fused_window(reading, rotary, found.by_column(x), f, q) for rotary, x, f, q in of_each)
-            span = Span(0, begins.shape[1], begins.shape[1], None, (), ())
+            span = Span(Rotated.by(0, None, ()), begins.shape[1], begins.shape[1])
             return Rotations(span, fused=tuple(fused), far_queries=far_queries)
         span = _far_span(reading, 0, begins.shape[1], None, [found.by_column(x) for x in found.by_slot], begins)
     elif reading.moved.leaving is None:
@@ -194,10 +191,7 @@ def _far_span(
         to_far(address, begins, rotary.frequency.to(begins.device)[None], reading.addresses.dtype)
         for address, rotary in zip(addresses, reading.addresses.rotaries, strict=True)
     )
-    rotations = tuple(rotation_of(x) for x in angles)
-    if where is not None:
-        rotations = tuple(x.only_where(where) for x in rotations)
-    return Span(begin, end, reading.units.offset + reading.units.seq_length, where, angles, rotations)
+    return Span(Rotated.by(begin, where, angles), end, reading.units.offset + reading.units.seq_length)
 
 
 def fused_rotations(

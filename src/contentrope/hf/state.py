@@ -27,7 +27,6 @@ from contentrope.cache import Columns
 from contentrope.errors import CacheError
 from contentrope.hf.keys import Span, rotate_back
 from contentrope.hf.rotary import LayerRotary
-from contentrope.rotary import rotation_of
 
 KINDS = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 """Layers that hold keys as they were given."""
@@ -97,9 +96,7 @@ class ColumnsLayer(CacheLayerMixin):
         if kept <= 0:
             self.columns = None
         elif kept < self.columns.count and (back := self.columns.truncate(kept)) is not None:
-            begin, where, angles = back
-            rotations = tuple(rotation_of(x) if where is None else rotation_of(x).only_where(where) for x in angles)
-            span = Span(begin, kept, kept, where, angles, rotations)
+            span = Span(back, kept, kept)
             for index, (number, rotary) in self.rotaries.items():
                 rotate_back(self.layers[index], span, number, rotary)
 
