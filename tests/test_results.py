@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contentrope.errors import InputError
-from contentrope.results import environment, read_json, write_json
+from contentrope.results import WAITING, environment, read_json, write_json
 
 
 def test_what_is_written_is_read_back_and_folders_are_made(tmp_path: Path) -> None:
@@ -69,6 +69,15 @@ def test_the_environment_fits_into_a_result_file(tmp_path: Path) -> None:
     assert here["time"].endswith("+00:00")
     assert here["git"] is None or len(here["git"].removesuffix("-dirty")) >= 40
     assert json.loads(json.dumps(here)) == here
+
+
+def test_the_environment_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    assert environment()["waiting"] == "default"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    monkeypatch.setenv("KMP_BLOCKTIME", "8")
+    assert environment()["waiting"] == "GOMP_SPINCOUNT=7 KMP_BLOCKTIME=8"
 
 
 def test_a_copied_source_may_name_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,19 @@ def test_rolling_back_the_callers_ends() -> None:
     check_rollback(model, ids, {"ends": ends}, (3, 1, 1))
 
 
+def test_one_row_that_was_decoded_is_rolled_back_into_any_unit() -> None:
+    """Where a single token ends the only unit, all keys from where it began are rotated, without a mask."""
+    model, ids = lively_model("content", max_unit_length=6), random_ids(1, SEQ)
+    for length in range(1, SEQ):
+        cache, fresh = new_cache(model, 1), new_cache(model, 1)
+        read(model, cache, ids, (1,))
+        read(model, fresh, ids[:, :length], (1,))
+        cache.truncate(length)
+        assert torch.equal(cache.columns.rotated, fresh.columns.rotated)
+        for ours, theirs in zip(cache.keys, fresh.keys, strict=True):
+            close(ours[:, :, :length], theirs[:, :, :length])
+
+
 def test_rolled_back_keys_are_local_again() -> None:
     model = lively_model("content")
     ids = torch.tensor([[3, 1, TERMINATOR, 4, 1, 5, TERMINATOR]])

@@ -140,7 +140,7 @@ class Columns:
                 start=units.start,
                 begins=begins,
                 closes=units.closes.clone() if ends_given else units.closes,
-                memory=units.memory.clone() if units.has_memory else None,
+                memory=units.memory if units.has_memory else None,
                 given=torch.ones_like(units.valid) if ends_given else None,
             )
         self._unwritten.append(facts)
