@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -121,6 +122,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.case is not None and options.only is None:
         parser.error("--case needs its area: --only " + "|".join(AREAS))
+    if not 0 < options.minutes < math.inf:
+        parser.error(f"argument --minutes: {options.minutes:g} is not a time to spend; write a number above 0")
     if options.keep is not None and options.case is None:
         parser.error("--keep names steps of a case: --case NUMBER")
     return options

@@ -170,7 +170,11 @@ def test_one_case_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
         command.main([*again, "1,4"])
 
 
-@pytest.mark.parametrize("arguments", [["--case", "3"], ["--keep", "1"], ["--only", "nothing"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--case", "3"], ["--keep", "1"], ["--only", "nothing"], ["--minutes", "-1"], ["--minutes", "nan"]],
+    ids=" ".join,
+)
 def test_senseless_arguments_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         command.main(arguments)
