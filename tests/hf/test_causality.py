@@ -70,7 +70,7 @@ def leaky_frame(*args: Any, **kwargs: Any) -> frame.Frame:
     """The paper's formula taken at its word: every query carries the address of its own unit, open or not."""
     made = frame.frame_of(*args, **kwargs)
     every_query = torch.ones_like(made.rule.closes)
-    rotations = made.rotations._replace(queries=made.rotations.span.rotations)
+    rotations = made.rotations._replace(queries=made.rotations.span.rotated.rotations)
     return replace(made, rule=replace(made.rule, closes=every_query, memo={}), rotations=rotations)
 
 

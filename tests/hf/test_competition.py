@@ -72,7 +72,9 @@ def test_caps_and_sinks_are_left_as_they_are(name: str, monkeypatch: pytest.Monk
         rotary, alpha = adapter.rotaries[layer.rotary], frame.competition_in(layer.layer_idx)
         query, key, value = states
         query = rotary.rotate(query.transpose(1, 2), frame.rotations.queries[layer.rotary]).transpose(1, 2)
-        addressed = rotary.rotate(key.transpose(1, 2), frame.rotations.span.rotations[layer.rotary]).transpose(1, 2)
+        addressed = rotary.rotate(key.transpose(1, 2), frame.rotations.span.rotated.rotations[layer.rotary]).transpose(
+            1, 2
+        )
         keys, addressed, value = (x.repeat_interleave(2, dim=1) for x in (key, addressed, value))
         same_unit, visible = same_unit_and_visible(frame.rule)
         reads_local = (same_unit & ~frame.rule.closes[..., None])[:, None]
