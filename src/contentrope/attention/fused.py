@@ -142,15 +142,23 @@ def attend_packed(
 
 def _pairs(rule: PairRule, competition: Exponent, heads: int) -> tuple[Tensor | None, ...]:
     """:class:`contentrope.kernels.attention.ops.Pairs` of a rule; the last, what is added to the scores of the own
-    unit, differs from layer to layer."""
-    bonus = None
-    if not no_competition(competition):
-        bonus = rule.own_unit_bonus(competition, torch.float32)
-        bonus = bonus.expand(len(rule.start), heads, -1).contiguous()
+    unit, may differ from layer to layer."""
+    bonus = None if no_competition(competition) else _bonus(rule, competition, heads)
     pairs = rule.memo.get("fused")
     if pairs is None:
         pairs = rule.memo["fused"] = _shared_pairs(rule)
     return *pairs, bonus
+
+
+def _bonus(rule: PairRule, competition: Exponent, heads: int) -> Float[Tensor, "batch heads queries"]:
+    """A fixed exponent gives the same in all layers."""
+    key, is_fixed = ("bonus", competition, heads), not isinstance(competition, Tensor)
+    bonus = rule.memo.get(key) if is_fixed else None
+    if bonus is None:
+        bonus = rule.own_unit_bonus(competition, torch.float32).expand(len(rule.start), heads, -1).contiguous()
+    if is_fixed:
+        rule.memo[key] = bonus
+    return bonus
 
 
 def _longest(rule: PairRule) -> int | None:

@@ -149,6 +149,7 @@ def _addressed(
     if span is None:
         rotated, addressed = query, key
     elif rotations.fused:
+        query, key, value = as_autocast(query, key, value)  # before they are rotated: half the memory to go through
         versions = rotations.fused[number].versions_of(query.transpose(1, 2), key.transpose(1, 2), rotary.pairs)
         rotated, _, addressed, *far_queries = (x.transpose(1, 2) for x in versions)
         far_query = far_queries[0] if far_queries else None
@@ -263,10 +264,18 @@ def _by_backend(
         backend = "reference" if backend == "tiled" else backend
     function = backend_function(backend, query, **call)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    if torch.is_autocast_enabled(device := query.device.type):  # as PyTorch's own attention does
-        states = states.to(torch.get_autocast_dtype(device))
+    states = States(*as_autocast(*states))  # as PyTorch's own attention does
     out = function(states, frame.rule, competition=competition, dropout=call["dropout"], scale=scale)
     return out.transpose(1, 2).contiguous()
+
+
+def as_autocast(*states: Tensor | None) -> tuple[Any, ...]:
+    """In the dtype that PyTorch computes attention in here."""
+    device = next(x.device.type for x in states if x is not None)
+    if not torch.is_autocast_enabled(device):
+        return states
+    dtype = torch.get_autocast_dtype(device)
+    return tuple([None if x is None else x.to(dtype) for x in states])
 
 
 def mask_of(*args: Any, own_name: str, **kwargs: Any) -> Any:
