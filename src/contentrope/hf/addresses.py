@@ -96,6 +96,11 @@ class Addresses(nn.Module):
         return torch.cat((rotary.rotate(blocks, rotation).flatten(-2), embedded[..., whole:].to(wide)), dim=-1)
 
     @property
+    def frequencies(self) -> list[Float[Tensor, "one pairs"]]:
+        """In float64, of each rotary, where the weights are: a captured update copies nothing from the host."""
+        return [cast(PositionRotations, rotations).inverse_frequency for rotations in self.rotations]
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the angles, whatever the weights were cast to."""
         return at_least_float32(cast(ContentAddress, self.by_turning[0]).project.weight.dtype)

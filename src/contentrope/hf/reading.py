@@ -127,9 +127,8 @@ def windowed(reading: Reading, by_kernel: tuple[LayerRotary, ...]) -> Rotations:
     kernel rotates them if it is given the rotaries of the model."""
     begins = reading.begins
     assert begins is not None
-    rotaries, dtype = reading.addresses.rotaries, reading.addresses.dtype
-    frequencies = [rotary.frequency.to(begins.device) for rotary in rotaries]
-    to_queries = (far_from_near(reading.width, begins, frequency[None], dtype) for frequency in frequencies)
+    frequencies, dtype = reading.addresses.frequencies, reading.addresses.dtype
+    to_queries = (far_from_near(reading.width, begins, frequency, dtype) for frequency in frequencies)
     far_queries = tuple(rotation_of(angles) for angles in to_queries)
     if reading.moved is None:
         found = _completing(reading)
@@ -153,12 +152,12 @@ def _fused_window(
     reading: Reading,
     rotary: LayerRotary,
     angles: Float[Tensor, "batch seq kv_heads pairs"],
-    frequency: Float[Tensor, "pairs"],
+    frequency: Float[Tensor, "rows pairs"],
     far_query: Rotation,
 ) -> FusedRotations:
     """``angles`` are the addresses of each token's unit, forwards as the model rotates."""
     assert reading.begins is not None
-    far_key = rotation_of(to_far(None, reading.begins, frequency[None], reading.addresses.dtype))
+    far_key = rotation_of(to_far(None, reading.begins, frequency, reading.addresses.dtype))
     if rotary.backwards:
         far_key, far_query = (Rotation(x.cos, -x.sin) for x in (far_key, far_query))
         angles = -angles
@@ -188,8 +187,8 @@ def _far_span(
     begins: Int[Tensor, "batch span"],
 ) -> Span:
     angles = tuple(
-        to_far(address, begins, rotary.frequency.to(begins.device)[None], reading.addresses.dtype)
-        for address, rotary in zip(addresses, reading.addresses.rotaries, strict=True)
+        to_far(address, begins, frequency, reading.addresses.dtype)
+        for address, frequency in zip(addresses, reading.addresses.frequencies, strict=True)
     )
     return Span(Rotated.by(begin, where, angles), end, reading.units.offset + reading.units.seq_length)
 
