@@ -22,7 +22,7 @@ from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attent
 from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
 from contentrope.hf.reading import Text
-from contentrope.hf.rotary import LayerRotary
+from contentrope.hf.rotary import EXACT_UP_TO, LayerRotary, Listed, exact_beyond, listings
 from contentrope.hf.state import columns_layer
 from contentrope.rotary import at_least_float32
 from contentrope.units import Segmenter, describe
@@ -62,6 +62,8 @@ class Adapter:
         self.disable_compile: bool | None = None
         # From the decoder's hook to the rotary embedding's, within one call of one thread.
         self.running: dict[int, Frame] = {}
+        self.listed: dict[nn.Module, dict[str | None, Listed]] = {}
+        """With a near window, what each rotary module hands out: far into a text its angles are made anew."""
         keeping = {index: layer.rotary for index, layer in self.layers.items() if layer.shares is None}
         self.keeping = len(keeping)
         """How many layers keep keys in a cache."""
@@ -136,6 +138,10 @@ class Adapter:
             self.decoder.register_forward_hook(self.finish, with_kwargs=True, always_call=True),
             *(m.register_forward_pre_hook(self.place, with_kwargs=True) for m in rotaries),
         ]
+        if self.window:
+            with torch.no_grad():
+                self.listed = {m: listings(m, self.rotaries, weight) for m in rotaries}
+            self.handles += [m.register_forward_hook(self.widen, with_kwargs=True) for m in rotaries]
         for module in self.attention:
             module.reads_addresses = True  # type: ignore[assignment]
         if not self.hands_on_keywords:
@@ -192,6 +198,17 @@ class Adapter:
             return args, {**kwargs, "position_ids": frame.positions(kwargs["position_ids"], self.gate)}
         hidden, positions, *rest = args
         return (hidden, frame.positions(positions, self.gate), *rest), kwargs
+
+    def widen(self, rotary: nn.Module, args: Any, kwargs: dict[str, Any], cos_sin: Any) -> Any:
+        """After the rotary embedding, with a near window, whose positions grow with the text: angles that are exact."""
+        frame, first = self.running[_thread()], max(self.window, EXACT_UP_TO)
+        kind = kwargs.get("layer_type", args[2] if len(args) > 2 else None)
+        listed = self.listed[rotary].get(kind)
+        if listed is None or frame.total <= first:
+            return cos_sin
+        positions = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+        frequency = listed.by_channel(self.addresses.frequencies[listed.number][0])
+        return exact_beyond(first, cos_sin, positions, frequency, listed.amplitude)
 
     def carry(self, rotary: nn.Module, args: Any, cos_sin: tuple[Tensor, ...]) -> Carried:
         """After the rotary embedding: its result takes the frame along, to every layer."""
