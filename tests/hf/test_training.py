@@ -78,6 +78,21 @@ def test_the_gradient_at_zero_is_the_slope(name: str) -> None:
     torch.testing.assert_close((gradient * direction).sum(), slope, rtol=0.01, atol=2e-3)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+@pytest.mark.parametrize("learned", [False, True], ids=["", "exponents"])
+def test_a_text_within_the_window_gives_addresses_a_gradient_of_zero(learned: bool, checkpointing: bool) -> None:
+    """Processes that train together wait for a gradient of every weight, whatever their own texts need."""
+    model = attached("llama", window=20, competition=1.0, learn_competition=learned)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+        model.train()
+    ids, names = random_ids(2, 40), {name for name, _ in model.named_parameters() if "contentrope" in name}
+    short, long = (gradients(model, text, use_cache=False) for text in (ids[:, :20], ids))
+    assert not any(bool(short[name].any()) for name in names)
+    assert all(bool(long[name].any()) for name in names)
+    assert torch.equal(loss_of(model, ids[:, :20]), loss_of(tiny("llama"), ids[:, :20]))
+
+
 @every
 @pytest.mark.parametrize("lively", [True, False], ids=["addresses", "zero"])
 def test_checkpointing_gives_equal_gradients(name: str, lively: bool) -> None:

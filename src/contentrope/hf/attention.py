@@ -100,6 +100,8 @@ def attend(
             )
         return own_attention(module, own_name)(module, query, key, value, attention_mask, **options)
     adapter, frame = contentrope
+    if frame.unread and module.layer_idx == min(adapter.layers):
+        value = _Reached.apply(value, *frame.unread)
     if frame.as_it_stands:
         return adapter.own_attention(module, query, key, value, attention_mask, **options)
     layer = adapter.layers[cast(int, module.layer_idx)]
@@ -129,6 +131,19 @@ class _ValueOf(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
+
+
+class _Reached(Function):
+    """``states`` as they are, with a gradient of zero for weights that did not make them."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(*weights)
+        return states.view_as(states)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad, *map(torch.zeros_like, ctx.saved_tensors)
 
 
 def _addressed(

@@ -54,6 +54,9 @@ class Frame:
     """With a near window and padding or memory: positions to rotate by instead of the model's own."""
     moved: Moved | None = None
     """With a near window and a cache: what the call does to it."""
+    unread: tuple[Tensor, ...] = ()
+    """Weights that are trained and of which this text needs none: processes that train together expect a gradient of
+    each, zero if need be."""
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Keys, local and addressed, of the layers whose keys other layers read too."""
 
@@ -146,7 +149,12 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         only_masked=not width and units.seq_length == 1 and rotations.span is None and not zero,
         placed=_placed(units, begins),
         moved=moved,
+        unread=_trained(adapter) if all_near and torch.is_grad_enabled() else (),
     )
+
+
+def _trained(adapter: Adapter) -> tuple[Tensor, ...]:
+    return tuple(weight for weight in adapter.trained.parameters() if weight.requires_grad)
 
 
 def _note(
