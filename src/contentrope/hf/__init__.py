@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from contentrope.hf.adapter import adapter_of
     from contentrope.hf.api import attach, detach, set_positions
     from contentrope.hf.finetune import lie_back
+    from contentrope.hf.inspection import attention_weights, looking
     from contentrope.hf.loading import from_pretrained, load
     from contentrope.hf.saving import save, save_pretrained
 
@@ -24,14 +25,17 @@ _MODULES = {
     "loading": ["from_pretrained", "load"],
     "saving": ["save", "save_pretrained"],
     "finetune": ["lie_back"],
+    "inspection": ["attention_weights", "looking"],
 }
 __all__ = [
     "adapter_of",
     "attach",
+    "attention_weights",
     "detach",
     "from_pretrained",
     "lie_back",
     "load",
+    "looking",
     "save",
     "save_pretrained",
     "set_positions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -18,7 +18,7 @@ from contentrope.address import ContentAddress
 from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
-from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
+from contentrope.hf.attention import KEYWORD, Call, Carried, Read, name_of, own_attention
 from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed
 from contentrope.hf.probe import layers_of, rotary_modules
 from contentrope.hf.reading import Text
@@ -57,6 +57,8 @@ class Adapter:
         self.layers, self.rotaries, self.attention, self.hands_on_keywords = layers_of(model, self.decoder, self.own)
         self.own_attention = own_attention(self.attention[0], self.own)
         self.handles: list[Any] = []
+        self.look: Callable[[int, Frame, Tensor, Read], None] | None = None
+        """Called with every layer's attention while someone looks inside."""
         # Saved with addresses and loaded without them, by transformers.
         self.missing = bool(model.name_or_path) and hasattr(model.config, NAME)
         self.disable_compile: bool | None = None

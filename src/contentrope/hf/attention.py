@@ -46,6 +46,8 @@ OWN = ("sdpa", "eager")
 """Implementations of the model's own that can take both versions of a key, as they take any mask."""
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
+Read = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""From values to what attention makes of them."""
 
 
 class Call(NamedTuple):
@@ -102,20 +104,26 @@ def attend(
     adapter, frame = contentrope
     if frame.unread and module.layer_idx == min(adapter.layers):
         value = _Reached.apply(value, *frame.unread)
-    if frame.as_it_stands:
-        return adapter.own_attention(module, query, key, value, attention_mask, **options)
-    layer = adapter.layers[cast(int, module.layer_idx)]
-    if layer.rotary is None or frame.only_masked:
-        competes = None if layer.rotary is None else layer.layer_idx
-        mask = single_mask(frame, competes, attention_mask, Scores.of(query, key))
-        return adapter.own_attention(module, query, key, value, mask, **options)
-    own = partial(adapter.own_attention, module)
+    layer, own = adapter.layers[cast(int, module.layer_idx)], partial(adapter.own_attention, module)
+    if frame.as_it_stands or layer.rotary is None or frame.only_masked:
+        mask = attention_mask
+        if not frame.as_it_stands:
+            competes = None if layer.rotary is None else layer.layer_idx
+            mask = single_mask(frame, competes, attention_mask, Scores.of(query, key))
+        return _shown(adapter, frame, layer, value, lambda x: own(query, key, x, mask, **options))
     read = _addressed(adapter, layer, frame, own, (query, key, value), attention_mask, options)
     if not frame.zero or frame.rule.query_memory is not None or options.get("dropout", 0.0):
         return read
     with torch.no_grad():
         exact, weights = own(query, key, value, attention_mask, **options)
     return _ValueOf.apply(read[0], exact), weights
+
+
+def _shown(adapter: Adapter, frame: Frame, layer: Layer, value: Tensor, read: Read) -> tuple[Tensor, Tensor | None]:
+    """What is read from the values, shown to whoever looks inside (:mod:`contentrope.hf.inspection`)."""
+    if adapter.look is not None:
+        adapter.look(layer.layer_idx, frame, value, read)
+    return read(value)
 
 
 class _ValueOf(Function):
@@ -174,7 +182,12 @@ def _addressed(
             frame.store.half_rotated = True
             store = frame.store.layers[layer.layer_idx]
         key, addressed = _both_versions(frame, layer, store, key, rotary, single=query.shape[2] == 1)
-    read = _read(adapter, layer, frame, own, States(rotated, key, addressed, value, far_query), mask, options)
+    seen = States(rotated, key, addressed, value, far_query)
+
+    def from_values(x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return _read(adapter, layer, frame, own, seen._replace(value=x), mask, options)
+
+    read = _shown(adapter, frame, layer, value, from_values)
     if span is not None and addressed is not key:
         settle(store, addressed, span)
     return read
