@@ -74,6 +74,8 @@ def timing(results: Results) -> list[Table]:
 
 
 EXPONENTS = ("0", "0.5", "1")
+HALF_OF_THE_LAST_DIGIT = 5e-4
+"""Of what the paper prints."""
 INITIALISATIONS, LAYOUTS = ("small", "linear", "torch", "torch-all"), ("end", "apart", "bar")
 
 
@@ -85,6 +87,19 @@ def facts_choices(files: Sequence[Results]) -> list[Table]:
     single, entities, relation = (_pair(PAPER[HIT]["content"], condition) for condition in CONDITIONS)
     theirs = ["", "", "", "5e-4", "100,000", "", single, entities, "", "", relation, "", ""]
     return [Table(head, [*table.rows, [Cell("paper", "paper"), *map(Cell, theirs)]])]
+
+
+def facts_memory(results: Results) -> list[Table]:
+    """Facts as memory units, by the exponent they are read under, and in how many rows the paper is reached."""
+    variant, paper = "content:memory=true", PAPER[HIT]["content"]
+    exponents = ["0", *results["config"]["exponents"]]
+    found = {e: scores(results, variant, HIT, *(("exponents", f"{e:g}") if e != "0" else ())) for e in exponents}
+    rows = [[row, *(hits[row].text(3) for hits in found.values()), f"{paper[row]:.3f}"] for row in paper]
+    reached = [
+        str(sum(hits[row].mean >= paper[row] - HALF_OF_THE_LAST_DIGIT for row in paper)) for hits in found.values()
+    ]
+    head = ["facts, kind, names", *(f"exponent {e}" for e in exponents), "paper"]
+    return [plain(head, [*rows, ["rows at or above the paper", *reached, ""]])]
 
 
 def _order(results: Results) -> tuple[int, int, bool, int]:
@@ -240,6 +255,7 @@ SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] 
     "facts-paper": ("facts-paper.json", facts_paper),
     "facts-beyond": ("facts-beyond.json", facts_beyond),
     "facts-choices": ("facts-choices", facts_choices),
+    "facts-memory": ("facts-memory.json", facts_memory),
     "retrofit": ("retrofit-quick.json", lambda results: [perplexity_table(results)]),
     "retrofit-paper": ("retrofit-paper.json", lambda results: [perplexity_table(results)]),
     "retrofit-shakespeare": ("retrofit-shakespeare.json", lambda results: [perplexity_table(results)]),
