@@ -55,7 +55,7 @@ def by_hand(model: Any, example: Example) -> str:
     for _ in range(example.new_tokens):
         logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1, : len(TOKENIZER)]
         ids.append(int(logits.argmax()))
-    return TOKENIZER.decode(ids[begin:])
+    return TOKENIZER.decode(ids[begin:], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 60, 1000])
@@ -73,20 +73,22 @@ def test_padding_that_is_seen_would_change_answers(model: Any) -> None:
     ids = torch.tensor([[0] * 18 + prompt_ids(TOKENIZER, example)])
     options = {"max_new_tokens": 9, "do_sample": False, "suppress_tokens": list(range(len(TOKENIZER), VOCABULARY))}
     found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), eos_token_id=None, **options)
-    assert TOKENIZER.decode(found[0, ids.shape[1] :]) != by_hand(model, example)
+    assert TOKENIZER.decode(found[0, ids.shape[1] :], skip_special_tokens=True) != by_hand(model, example)
 
 
 def test_only_the_last_position_has_logits_and_batches_are_bounded(model: Any) -> None:
-    read: list[tuple[int, ...]] = []
-    model.get_output_embeddings().register_forward_hook(lambda module, args, output: read.append(tuple(output.shape)))
-    embedded: list[tuple[int, ...]] = []
-    model.get_input_embeddings().register_forward_hook(
-        lambda module, args, output: embedded.append(tuple(output.shape))
-    )
+    given: list[tuple[int, ...]] = []
+    headed: list[int] = []
     progress: list[int] = []
+
+    def note(module: Any, args: Any, kwargs: Any) -> None:
+        given.append(tuple(kwargs["input_ids"].shape))
+
+    model.base_model.register_forward_pre_hook(note, with_kwargs=True)
+    model.get_output_embeddings().register_forward_hook(lambda module, args, logits: headed.append(logits.shape[1]))
     answers(model, TOKENIZER, asked([40, 40, 39, 8, 7]), batch_tokens=105, progress=progress.append)
-    assert {logits.shape[1] for logits in read} == {1}
-    assert [tuple(one.shape[:2]) for one in embedded if one.shape[1] > 1] == [(2, 42), (2, 41), (1, 9)]
+    assert set(headed) == {1}
+    assert [shape for shape in given if shape[1] > 1] == [(2, 42), (2, 41), (1, 9)]
     assert progress == [2, 4, 5]
 
 

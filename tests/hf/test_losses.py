@@ -53,9 +53,9 @@ def test_perplexity_is_that_of_the_model_and_progress_is_told() -> None:
 
 def test_a_model_that_always_gives_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama")
-    forward = model.forward
+    forward, wanted = model.forward, expected(model)
     monkeypatch.setattr(model, "forward", lambda input_ids, use_cache: forward(input_ids, use_cache=use_cache))
-    torch.testing.assert_close(Predictor(model).token_losses(ROWS), expected(model), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(Predictor(model).token_losses(ROWS), wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_a_failure_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,8 @@ def test_low_rank_changes_are_read_too() -> None:
     peft = pytest.importorskip("peft")
     model = attached("llama", window=9)
     plain = expected(model)
-    changes = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    options = {"target_modules": "all-linear", "modules_to_save": ["contentrope"], "init_lora_weights": False}
+    changes = peft.LoraConfig(r=2, task_type="CAUSAL_LM", **options)
     changed = peft.get_peft_model(model, changes)
     found = Predictor(changed).token_losses(ROWS)
     torch.testing.assert_close(found, expected(changed), rtol=1e-6, atol=1e-6)

@@ -89,7 +89,7 @@ def _description(
         "settings": asked.settings,
         "model": described,
         "text": None if text is None else text.description | {"part": asked.part},
-        "haystacks": "the validation books of the long-context texts" if data is not None else asked.text,
+        "prose": "the validation books of the long-context texts" if data is not None else asked.text,
         "scored": None,
         "perplexity": {},
         "tasks": {},
@@ -132,9 +132,13 @@ class _Reading:
         return ids
 
     def require_long_enough(self, tasks: list[str], material: dict[str, Any]) -> None:
-        """Refuse what cannot be made now, not after hours of work: an example of every task in the shortest length."""
+        """Refuse what cannot be made now, not after hours of work, by examples of the shortest length.
+
+        Questions and stories differ in length, and there are only so many; what is made up has one length for all.
+        """
         for task in tasks:
-            examples(task, self.tokenizer, min(self.asked.task_lengths), 1, self.asked.seed, **material)
+            count = self.asked.examples if needs_data(task) else 1
+            examples(task, self.tokenizer, min(self.asked.task_lengths), count, self.asked.seed, **material)
 
     def read(self, ids: Encoded, found: dict[str, Any]) -> None:
         """Perplexity by length, all over the same tokens, and the use of distant text."""
@@ -143,7 +147,7 @@ class _Reading:
         found["scored"] = len(text) - 1
         for length in self.asked.lengths:
             with self._progress(f"perplexity at {length:,} tokens", len(text) - 1):
-                value = perplexity(self.predictor, text, length, batch_tokens=length)
+                value = perplexity(self.predictor, text, length)
             found["perplexity"][str(length)] = finite_or_none(value)
         if self.asked.distant:
             self._read_distant(ids, found)
@@ -152,7 +156,7 @@ class _Reading:
         length = self.asked.distant
         text = _last(ids.held_out, self.asked.scored, length)
         with self._progress(f"perplexity by position in {length:,} tokens", len(text) - 1):
-            by_position = perplexity_by_position(self.predictor, text, length, batch_tokens=length)
+            by_position = perplexity_by_position(self.predictor, text, length)
         found["by_position"] = finite_or_none(by_position)
         with self._progress(f"use of distant text in {length:,} tokens", len(CONDITIONS) * (len(text) - 1)):
             changed = perplexity_with_changed_past(
@@ -163,7 +167,6 @@ class _Reading:
                 terminators=[token for token, said in enumerate(vocabulary_of(self.tokenizer)) if "\n" in said],
                 elsewhere=ids.training,
                 seed=self.asked.seed,
-                batch_tokens=length,
             )
         found["distant"] = finite_or_none(changed)
 

@@ -11,8 +11,6 @@ from contentrope.errors import InputError
 T = TypeVar("T")
 PLACES = 40
 """Depths at which what is asked for may stand, from the beginning of a context to its end."""
-
-
 ANY_ANSWER = ("qa_1", "squad")
 """Tasks whose references are one answer in several wordings."""
 

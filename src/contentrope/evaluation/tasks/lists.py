@@ -57,13 +57,13 @@ def _of_variables(chain: list[str], value: str, context: str) -> Example:
 def common_words(case: Case) -> Plan:
     """``cwe``: ten words that come thirty times, among words that come three times. With a short worked example."""
     words = compounds(case.draw())
-    shown, once, chosen = (list(islice(words, count)) for count in (COMMON, COMMON // 2, COMMON))
+    shown, once, often = (list(islice(words, count)) for count in (COMMON, COMMON // 2, COMMON))
     example = _of_common_words(case.draw("worked"), shown, 3, once, 1)
-    solved, drawn = _solved(example, " ".join(_numbered(shown))), len(shown) + len(once) + len(chosen)
+    solved, drawn = _solved(example, " ".join(_numbered(shown))), len(shown) + len(once) + len(often)
 
     def build(others: int) -> Example:
         rare = list(islice(compounds(case.draw()), drawn, drawn + others))
-        asked = _of_common_words(case.draw("order"), chosen, COMMON_TIMES, rare, OTHER_TIMES)
+        asked = _of_common_words(case.draw("order"), often, COMMON_TIMES, rare, OTHER_TIMES)
         return asked._replace(prompt=solved + asked.prompt)
 
     return Plan(build, least=1)

@@ -52,7 +52,7 @@ def in_prose(case: Case, prose: Prose, data: LongContext, number: int) -> Plan:
 
 
 def _worked(stories: list[Story]) -> str:
-    """The first of the shortest stories, with different answers."""
+    """Some of the shortest stories, with different answers."""
     by_answer = {story.answer: story for story in sorted(stories, key=lambda story: -len(story.facts))}
     shortest = sorted(by_answer.values(), key=lambda story: len(story.facts))[:WORKED]
     return "\n".join(
