@@ -11,8 +11,8 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
+from contentrope.cli.counting import counting
 from contentrope.cli.evaluate_tables import show_distant, show_perplexity, show_tasks
-from contentrope.cli.progress import counting
 from contentrope.cli.tables import say
 from contentrope.corpora import Text, read_text
 from contentrope.corpora.long_context import LongContext, is_at_hand, long_context
