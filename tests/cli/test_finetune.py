@@ -71,9 +71,10 @@ def test_everything_about_a_run_is_written(original: Path, letters: Path, tuned:
     for name, folder in (("before", original), ("after", tuned / "model")):
         model, tokenizer = load_any(str(folder))
         ids = encode(read_text([str(letters)]), tokenizer).held_out
-        for length in (16, 64):
-            expected = perplexity(CausalLM(model), ids, length, max_tokens=(len(ids) - 1) // 64 * 64)
-            assert found[name][str(length)] == pytest.approx(expected, rel=1e-5)
+        assert list(found[name]) == ["4", "8", "16", "32", "64"]
+        for length in found[name]:
+            expected = perplexity(CausalLM(model), ids, int(length), max_tokens=(len(ids) - 1) // 64 * 64)
+            assert found[name][length] == pytest.approx(expected, rel=1e-5)
     assert found["after"]["64"] < found["before"]["64"]
 
 

@@ -52,7 +52,7 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None, *, fa
             # The addresses have a file of their own, which says what they belong to.
             tensors = {name: t for name, t in model.state_dict().items() if not name.startswith(f"{NAME}.")}
             model.save_pretrained(place, state_dict=tensors, variant=layout.VARIANT)
-            inside = {"model": _taken(place / layout.CONFIG)}
+            inside: dict[str, Any] = {"model": _taken(place / layout.CONFIG)}
             inside["model"].pop(NAME, None)
         else:
             _save_lora(model, place)
