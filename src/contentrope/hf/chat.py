@@ -136,7 +136,7 @@ def _answers_by_prefix(messages: Messages, tokenizer: Any, where: str) -> tuple[
             if not longer.startswith(shorter):
                 raise InputError(
                     f"{where}: the chat template writes message {index + 1} otherwise once more follows, so its "
-                    "answers cannot be told apart; mark them in the template by {% generation %} and {% endgeneration %}"
+                    "answers cannot be told apart; mark them in it by {% generation %} and {% endgeneration %}"
                 )
         spans.append((len(invited), len(answered)))
         end = answered
