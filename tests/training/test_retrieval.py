@@ -171,7 +171,8 @@ def test_ordinary_rows_of_a_mix_count_fully() -> None:
     assert torch.equal(batch.targets[:2], PLAIN.at(0, 2, seed=0).targets)
     assert torch.equal(batch.targets[2:], ROWS.at(0, 2, seed=0).targets)
     assert torch.equal(batch.weights[2:], ROWS.at(0, 2, seed=0).weights)
-    assert Mixed(PLAIN, ROWS, 0.0).at(0, 4, seed=0).weights is None
+    assert torch.equal(Mixed(PLAIN, ROWS, 0.0).at(0, 4, seed=0).weights, torch.ones(4, LENGTH))
+    assert Mixed(PLAIN, PLAIN, 0.5).at(0, 4, seed=0).weights is None
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +96,9 @@ class InterruptedReply(KeyboardInterrupt):
 def converse(chat: Chat, prompt: str | None) -> None:
     """Turn by turn at a terminal; elsewhere, or with a ``prompt`` alone, one turn."""
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if at_terminal:
+        with suppress(ImportError):  # where there is one, input() has arrow keys and a history
+            importlib.import_module("readline")
     if prompt is not None:
         chat.reply(prompt)
         chat.write("\n")

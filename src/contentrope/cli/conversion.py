@@ -188,10 +188,15 @@ def facts_of(found: Mapping[str, Any]) -> Facts:
         }
         for name, before in found["before"].items()
     ]
+    scored = []
+    if found["scored"]:
+        scored.append(f"Perplexity of {found['scored']:,} held-out tokens, the same ones in windows of every length.")
+    if ANSWERS in found["before"]:
+        scored.append("Answers: perplexity of those in held-out conversations.")
     return Facts(
         base=found["model"],
         training=training,
         measured=measured,
-        scored=f"Perplexity of held-out text, {found['scored']:,} tokens of it, the same for every window.",
+        scored=" ".join(scored),
         summary=found["sentence"],
     )

@@ -6,6 +6,7 @@ Ordinary text seldom needs what was said thousands of tokens ago, so little of i
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ class RetrievalRows:
     >>> batch.targets.shape, bool(batch.weights[0, -1] == ANSWER_WEIGHT)
     (torch.Size([1, 1000]), True)
     """
+
+    weighted = True
 
     def __init__(
         self,
@@ -174,11 +177,15 @@ class Mixed:
         if not 0.0 <= share <= 1.0:
             raise InputError(f"share must be from 0 to 1, got {share}")
         self.batches, self.other, self.share = batches, other, share
+        self.weighted = any(getattr(source, "weighted", False) for source in (batches, other))
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
         others = math.floor((step + 1) * self.share * rows) - math.floor(step * self.share * rows)
         shares = [(self.batches, rows - others), (self.other, others)]
-        return Batch.joined([source.at(step, count, seed) for source, count in shares if count])
+        batch = Batch.joined([source.at(step, count, seed) for source, count in shares if count])
+        if self.weighted and batch.weights is None:  # a captured update wants the same tensors in every step
+            batch = replace(batch, weights=torch.ones_like(batch.targets, dtype=torch.float32))
+        return batch
 
 
 class Piece(NamedTuple):
