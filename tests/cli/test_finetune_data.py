@@ -74,7 +74,7 @@ def test_texts_conversations_and_hidden_facts_go_together(
     assert tune(model, tmp_path / "run", *more) == 0
     found = read_json(tmp_path / "run" / "finetune.json")
     assert found["retrieval"] == 0.5
-    assert {"answers", "250", "500"} <= found["after"].keys()
+    assert {"answers", "4", "1024"} <= found["after"].keys()
     assert {"corpus", "data"} <= found.keys()
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     for said in (found["corpus"]["sha256"], found["data"]["sha256"], found["sentence"], "50%"):

@@ -49,7 +49,7 @@ NAMED = {
     "reader": "reader",
 }
 """Settings of the addresses, in words."""
-ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
+ON_THE_HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TAGS = ("contentrope", "long-context", "text-generation")
 
 
