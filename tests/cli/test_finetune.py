@@ -71,9 +71,10 @@ def test_everything_about_a_run_is_written(original: Path, letters: Path, tuned:
     for name, folder in (("before", original), ("after", tuned / "model")):
         model, tokenizer = load_any(str(folder))
         ids = encode(read_text([str(letters)]), tokenizer).held_out
-        for length in (16, 64):
-            expected = perplexity(CausalLM(model), ids, length, max_tokens=(len(ids) - 1) // 64 * 64)
-            assert found[name][str(length)] == pytest.approx(expected, rel=1e-5)
+        assert list(found[name]) == ["4", "8", "16", "32", "64"]
+        for length in found[name]:
+            expected = perplexity(CausalLM(model), ids, int(length), max_tokens=(len(ids) - 1) // 64 * 64)
+            assert found[name][length] == pytest.approx(expected, rel=1e-5)
     assert found["after"]["64"] < found["before"]["64"]
 
 
@@ -265,16 +266,18 @@ def test_refused_settings_are_one_line(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
-def test_several_processes_tune_one_model(original: Path, letters: Path, tuned: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", ["0", "2"])
+def test_several_processes_tune_one_model(lora: str, original: Path, letters: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [*launch, "-m", "contentrope", *words(original, letters, tmp_path)]
+    command = [*launch, "-m", "contentrope", *words(original, letters, tmp_path / "two", "--lora", lora)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
     assert done.returncode == 0, done.stderr
-    assert read_json(tmp_path / "finetune.json")["processes"] == 2
-    ours, theirs = (load_any(str(folder / "model"))[0].state_dict() for folder in (tmp_path, tuned))
+    assert read_json(tmp_path / "two" / "finetune.json")["processes"] == 2
+    assert main(words(original, letters, tmp_path / "one", "--lora", lora)) == 0
+    ours, theirs = (load_any(str(tmp_path / name / "model"))[0].state_dict() for name in ("two", "one"))
     for name, weight in ours.items():
         torch.testing.assert_close(weight, theirs[name], atol=1e-3, rtol=0)
 

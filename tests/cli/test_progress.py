@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from contentrope.cli.progress import Bars, Lines, progress_display
@@ -27,6 +28,24 @@ def test_a_log_has_a_line_every_tenth_however_often_the_loss_is_looked_at() -> N
     assert printed[0] == "rope: step 50/400, loss 1.500, 1,234 tokens/s, 35 s left"
     assert len(printed) == 9
     assert printed[-1] == "rope: perplexity 2.50 at 256, inf at 4,096 (1 of 2 runs done)"
+
+
+def test_what_is_measured_says_how_far_it_is_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = {}
+    for seconds in (0.0, 1000.0):
+        monkeypatch.setattr("contentrope.cli.progress.SECONDS_BETWEEN_LINES", seconds)
+        console = Console(file=io.StringIO(), width=40)
+        with progress_display(console) as lines:
+            for read in (0, 1000, 4000):
+                lines.measured("before", read, 4000)
+        printed[seconds] = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.split(",")[0] for line in printed[0.0]] == ["before: 1", "before: 4"]
+    assert "0 s left" in printed[0.0][-1]
+    assert printed[1000.0] == []
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with progress_display(console) as bars:
+        bars.measured("before", 1000, 4000)
+        assert "25%" in " ".join(shown_by(bars))
 
 
 def shown_by(bars: Bars) -> list[str]:

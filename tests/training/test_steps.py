@@ -138,3 +138,43 @@ def test_graphs_need_a_gpu_and_auto_does_without_on_the_cpu() -> None:
     with pytest.raises(InputError, match="'graphs' needs a CUDA device, the model is on cpu"):
         Stepper(small_model(), replace(CONFIG, acceleration="graphs"))
     assert Stepper(small_model(), CONFIG).acceleration == "none"
+
+
+# --- weights of targets --------------------------------------------------------------------------------------------
+
+
+def weighted(weights: Tensor) -> dict[str, Tensor]:
+    model = small_model()
+    batch = WINDOWS.at(0, CONFIG.batch_size, CONFIG.seed)
+    Stepper(model, replace(CONFIG, clip=1e9))._backward(Batch(batch.inputs, batch.targets, weights))
+    return gradients(model)
+
+
+def test_a_target_of_weight_zero_is_one_that_is_ignored() -> None:
+    batch = uneven_batch()
+    model = small_model()
+    Stepper(model, replace(CONFIG, clip=1e9))._backward(batch)
+    counted = (batch.targets != IGNORED).float()
+    for name, gradient in weighted(counted).items():
+        torch.testing.assert_close(gradient, gradients(model)[name])
+    ones = weighted(torch.ones_like(counted))
+    assert any(not torch.allclose(ones[name], gradient) for name, gradient in gradients(model).items())
+
+
+def test_only_the_proportion_of_weights_counts() -> None:
+    weights = torch.rand(uneven_batch().targets.shape, generator=torch.Generator().manual_seed(0))
+    for name, gradient in weighted(weights).items():
+        torch.testing.assert_close(weighted(7.0 * weights)[name], gradient)
+
+
+def test_weights_go_with_their_rows() -> None:
+    batch = WINDOWS.at(0, 4, 0)
+    weights = torch.arange(float(batch.targets.numel())).view_as(batch.targets)
+    whole = Batch(batch.inputs, batch.targets, weights)
+    assert torch.equal(torch.cat([part.weights for part in whole.parts(2)]), weights)
+    joined = Batch.joined([whole, batch])
+    assert torch.equal(joined.weights, torch.cat([weights, torch.ones_like(weights)]))
+    assert Batch.joined([batch, batch]).weights is None
+    static = Batch(batch.inputs, batch.targets, torch.zeros_like(weights))
+    static.copy_from(whole)
+    assert torch.equal(static.weights, weights)

@@ -9,8 +9,8 @@ import torch
 from contentrope.errors import InputError
 from contentrope.model import Transformer
 from contentrope.stacked import can_be_stacked, stack
-from contentrope.training import Stepper, TrainConfig, Windows, read_metrics, train, train_together
-from contentrope.training.together import TogetherStepper, beside, shared_checkpoint
+from contentrope.training import Batch, Stepper, TrainConfig, Windows, read_metrics, train, train_together
+from contentrope.training.together import BatchesTogether, TogetherStepper, beside, shared_checkpoint
 from tests.support import lively_model, random_ids
 
 SCHEMES = ["content", "local", "rope", "alibi", "bipe"]
@@ -68,6 +68,29 @@ def text(size: int = 400) -> Windows:
 def alone(model: Transformer, seed: int, folder: Path | None = None) -> list[torch.Tensor]:
     train(Stepper(model, replace(CONFIG, seed=seed)), text(), checkpoint=folder)
     return [p.detach().clone() for p in model.parameters()]
+
+
+class Weighing:
+    """Batches whose targets count differently, and not alike for all seeds."""
+
+    def at(self, step: int, rows: int, seed: int) -> Batch:
+        batch = text().at(step, rows, seed)
+        generator = torch.Generator().manual_seed(seed)
+        return replace(batch, weights=torch.rand(batch.targets.shape, generator=generator))
+
+
+def test_each_model_has_the_weights_of_its_own_targets(tmp_path: Path) -> None:
+    apart = []
+    for seed, model in enumerate(models_of("content", 2)):
+        train(Stepper(model, replace(CONFIG, seed=seed)), Weighing())
+        apart.append(list(model.parameters()))
+    models = models_of("content", 2)
+    stepper = TogetherStepper(models, CONFIG)
+    train(stepper, BatchesTogether(Weighing(), [0, 1]))
+    for weight, *each in zip(stepper.model.parameters(), *apart, strict=True):
+        torch.testing.assert_close(weight, torch.stack(each), rtol=0, atol=1e-8)
+    unweighted = alone(models_of("content", 2)[0], 0)
+    assert any(not torch.allclose(a, b) for a, b in zip(unweighted, apart[0], strict=True))
 
 
 @pytest.mark.parametrize("scheme", ["content", "rope"])

@@ -15,6 +15,7 @@ from tyro.conf import HelptextFromCommentsOff, subcommand
 from contentrope import schemes
 from contentrope.attention import backend_status
 from contentrope.cli import Command
+from contentrope.cli.config_file import with_config
 from contentrope.cli.evaluate import Evaluate
 from contentrope.cli.finetune import Finetune
 from contentrope.cli.generate import Generate
@@ -55,5 +56,7 @@ Example: contentrope train --text stdlib --variant content --out runs/mine"""
 
 def parse(words: Sequence[str]) -> Command:
     """The command that the words ask for; wrong ones are an :class:`InputError` that says what is allowed."""
+    if words[:1] == ["finetune"]:
+        words = with_config(words, Finetune)
     command: Command = parse_words(COMMANDS, words, "contentrope", DESCRIPTION)
     return command

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
-from torch import nn
 from tyro.conf import arg
 
 from contentrope.attention.api import check_window
+from contentrope.cli.conversion import Conversion, summary
 from contentrope.cli.options import (
     ALL,
+    NONE,
     Device,
     Marker,
     chosen_device,
@@ -25,20 +25,14 @@ from contentrope.cli.options import (
     require_seed,
     several,
 )
-from contentrope.cli.training import TrainOptions, fit, outcome, run_once, whole_model
-from contentrope.corpora import Text, read_text
+from contentrope.cli.training import TrainOptions, run_once
 from contentrope.errors import InputError
-from contentrope.evaluation import perplexity, shown
-from contentrope.hf.characters import Encoded, encode
-from contentrope.results import finite_or_none
+from contentrope.hf.hub import require_login, upload
 from contentrope.schemes.base import LARGEST
-from contentrope.training import TrainConfig, Windows, local_device, stepper_for
-from contentrope.training.seeds import seeded
+from contentrope.training import TrainConfig, local_device
 
-LONGER = 4
-"""Held-out text is also read in windows so many times longer than those of training."""
-MOST_SCORED = 131_072
-"""Held-out tokens, so that a large model is not read for longer than it is trained."""
+if TYPE_CHECKING:
+    from contentrope.hf.data import Data
 
 
 @dataclass(frozen=True)
@@ -46,21 +40,29 @@ class Finetune:
     """Give a Hugging Face model content addresses and train it on texts, so that it reads beyond its training length.
 
     - DIR/model: the converted model (with --lora: its adapter), tokenizer and addresses, for `contentrope generate`
-    - DIR/finetune.json: all settings, and the perplexity of held-out text before and after
+    - DIR/finetune.json: all settings, and the perplexity of held-out text before and after, by length
     - DIR/metrics.jsonl: the course of the training
     - DIR/checkpoint, until it is done: the same command again continues where it was stopped
 
     Example: contentrope finetune --model ./SmolLM2-135M --text my-texts/ --units line --lora 16 --out runs/smol
+
+    From a file: contentrope finetune --config run.yaml --out runs/smol
 
     Several GPUs: accelerate launch --multi_gpu -m contentrope finetune --model DIR --text my-texts/ --out runs/smol
     """
 
     model: Annotated[str, arg(metavar="MODEL")]
     """Folder with a causal language model and its tokenizer, or its name on the hub."""
-    text: Annotated[tuple[str, ...], several(str, "TEXT")]
-    """Files or folders; also shakespeare, or stdlib, the sources of Python's standard library."""
     out: Annotated[Path, arg(metavar="DIR")]
     """Folder for everything that is written."""
+    text: Annotated[tuple[str, ...], several(str, "TEXT"), NONE] = ()
+    """Files or folders; also shakespeare, or stdlib, the sources of Python's standard library."""
+    data: Annotated[str | None, one(str, "FILE.jsonl"), NONE] = None
+    """Conversations, beside or instead of --text: lines with "messages", by the chat template; answers count."""
+    retrieval: float = 0.0
+    """Share of the rows in which facts are hidden in the text and asked for at its end: it teaches to look far back."""
+    config: Annotated[Path | None, one(Path, "FILE.yaml"), NONE] = None
+    """File with options, or the finetune.json of another run; what is said on the command line goes before it."""
     units: Annotated[str, arg(metavar="UNITS")] = "line"
     """What has an address: line, sentence, paragraph, record, document, or a number of tokens."""
     marker: Marker = None
@@ -69,12 +71,17 @@ class Finetune:
     """Tokens; a unit that gets longer ends there."""
     length: int = 512
     """Tokens per training window."""
+    lengths: Annotated[tuple[int, ...], several(int, "INT"), arg(help_behavior_hint="(default: doubling)")] = ()
+    """Tokens per window of held-out text when perplexity is measured; by default below and above the model's limit."""
     characters: Annotated[int | None, one(int, "INT"), ALL] = None
     """Only the first characters of the text; nine tenths of them are trained on, the rest is held out."""
     positions: Literal["gated", "local"] = "local"
     """local: counted inside each unit at once; gated: from global to local in the first quarter of the training."""
-    window: int = 0
-    """Units that began at most so many tokens ago are read as by the original model; 0: only the unit itself is."""
+    window: Annotated[int | None, one(int, "INT"), arg(help_behavior_hint="(default: by the model and --length)")] = (
+        None
+    )
+    """Units that began at most so many tokens ago are read as by the original model; 0: only the unit itself is. By
+    default a quarter of what the model reads well, and at most half of --length; 0 with --positions gated."""
     competition: float = 1.0
     """Exponent by which the number of earlier units counts against them; 0 as in the paper."""
     lora: int = 0
@@ -86,10 +93,13 @@ class Finetune:
     )
     save_every: int = 100
     """Updates between two checkpoints."""
+    push_to_hub: Annotated[str | None, one(str, "NAME"), NONE] = None
+    """Upload the converted model under this name, as a private one; `hf auth login` comes first."""
     device: Device = None
     """Where to compute."""
 
     def run(self) -> None:
+        from contentrope.hf.data import read_data
         from contentrope.hf.plain import config_of, load_tokenizer, require_embedded, require_transformers
 
         device, config = chosen_device(self.device), self.training.checked()
@@ -97,40 +107,58 @@ class Finetune:
         require_folder(self.out)
         self._check()
         require_transformers(peft=bool(self.lora))
-        original = config_of(self.model)
-        text, tokenizer = read_text(self.text, self.characters), load_tokenizer(self.model)
-        ids = encode(text, tokenizer)
-        for part in ids:
+        original, tokenizer = config_of(self.model), load_tokenizer(self.model)
+        data = read_data(self.text, self.data, self.characters, tokenizer, self.length)
+        for part in data.ids:
             require_embedded(part, original, self.model)
-        settings = self._settings(config, text, ids)
+        settings = self._settings(config, original, data)
+        if self.push_to_hub is not None and is_first_process():
+            require_login(self.push_to_hub)
 
         def work(console: Console) -> dict[str, Any]:
-            return self._train(config, tokenizer, ids, settings, str(local_device(device)), console)
+            return self._train(config, tokenizer, data, settings, str(local_device(device)), console)
 
-        inputs, advice = [self.model, *self.text], f"To write with it: contentrope generate --model {self.out}"
-        run_once("finetune", self.out, settings, inputs, work, _summary, advice)
+        inputs = [self.model, *self.text, *filter(None, [self.data])]
+        advice = f"To write with it: contentrope generate --model {self.out}"
+        run_once("finetune", self.out, settings, inputs, work, summary, advice)
+        if self.push_to_hub is not None and is_first_process():
+            print(f"uploaded: {upload(self.out / 'model', self.push_to_hub)}")
+
+    def _train(self, *work: Any) -> dict[str, Any]:
+        return Conversion(self, *work).run()
 
     def _check(self) -> None:
         require_positive(length=self.length, longest_unit=self.longest_unit)
         require_no_file(self.model)
         if abs(self.competition) > LARGEST:
             raise InputError(f"competition is at most {LARGEST:g}, got {self.competition}")
-        check_window(self.window)
+        check_window(self.window or 0)
         if self.window and self.positions != "local":
             raise InputError(f"positions {self.positions!r}: with window {self.window} they are the model's own")
-        if self.window >= self.length:
+        if self.window and self.window >= self.length:
             raise InputError(
                 f"window {self.window} must be smaller than length {self.length}: else no address is read in training"
             )
         if self.lora < 0:
             raise InputError(f"lora must be 0, for all weights, or a rank of at least 1; got {self.lora}")
+        if not 0.0 <= self.retrieval <= 1.0:
+            raise InputError(f"retrieval must be a share of the rows, from 0 to 1, got {self.retrieval}")
+        if self.retrieval and not self.text:
+            raise InputError(f"retrieval {self.retrieval}: facts are hidden in texts; name some with --text")
 
-    def _settings(self, config: TrainConfig, text: Text, ids: Encoded) -> dict[str, Any]:
+    def _settings(self, config: TrainConfig, original: Any, data: Data) -> dict[str, Any]:
         """What decides the numbers, as JSON."""
-        if min(len(ids.training), len(ids.held_out)) <= self.length:
-            raise InputError(
-                f"the text has {len(ids.training)} tokens to train on and {len(ids.held_out)} held out, too few for "
-                f"windows of length {self.length}; take a longer text, or a shorter length"
+        from contentrope.hf.measuring import lengths_for, near_window, reading_limit, require_lengths
+
+        limit, held_out = reading_limit(original), len(data.text.held_out)
+        default = near_window(original, self.length, self.longest_unit) if self.positions == "local" else 0
+        lengths: list[int] = []
+        if self.lengths or held_out:
+            own = bool(self.lengths)
+            lengths = (
+                require_lengths(self.lengths, held_out)
+                if own
+                else lengths_for(limit or self.length, self.length, held_out)
             )
         addresses = {
             "positions": self.positions,
@@ -138,90 +166,19 @@ class Finetune:
             "train": "lora" if self.lora else "all",
             "competition": self.competition,
             "learn_competition": False,
-            "window": self.window,
+            "window": default if self.window is None else self.window,
             "rank": self.lora or 1,
         }
         return {
             "model": self.model,
+            "limit": limit,
             "units": self.units,
             "marker": self.marker,
             "longest_unit": self.longest_unit,
             "length": self.length,
+            "lengths": lengths,
+            "retrieval": self.retrieval,
             "addresses": addresses,
             "train": asdict(config),
-            "corpus": text.description,
+            **data.description,
         }
-
-    def _train(
-        self,
-        config: TrainConfig,
-        tokenizer: Any,
-        ids: Encoded,
-        settings: dict[str, Any],
-        device: str,
-        console: Console,
-    ) -> dict[str, Any]:
-        import transformers
-
-        from contentrope.hf.finetune import GATE_SHARE, CausalLM, Gated
-        from contentrope.hf.saving import save_pretrained
-
-        original = self._original(device)
-        before = self._perplexities(CausalLM(original), ids) if is_first_process() else {}
-        stepper = stepper_for(self._converted(original, tokenizer, config.seed), config)
-        windows = Windows(ids.training, self.length, device)
-        fall = max(1, round(GATE_SHARE * config.steps))
-        batches = Gated(windows, fall) if self.positions == "gated" else windows
-        last = fit(stepper, batches, self.out, self.model, console, settings, save_every=self.save_every)
-        whole = whole_model(stepper, lambda: self._converted(self._original(device), tokenizer, config.seed))
-        if whole is None:
-            return {}
-        save_pretrained(whole.model, self.out / "model", tokenizer)
-        return outcome(whole, last, stepper, device) | {
-            "trained_parameters": sum(p.numel() for p in whole.parameters() if p.requires_grad),
-            "transformers": transformers.__version__,
-            "before": before,
-            "after": self._perplexities(whole, ids),
-        }
-
-    def _original(self, device: str) -> Any:
-        from contentrope.hf.plain import load_model
-
-        # Changes of low rank leave the weights as they are, so these may stay in their own precision.
-        return load_model(self.model, dtype="auto" if self.lora else "float32", device=device)
-
-    def _converted(self, model: Any, tokenizer: Any, seed: int) -> nn.Module:
-        import contentrope.hf as chf
-        from contentrope.hf.finetune import CausalLM, units_named, with_lora
-
-        with seeded(seed):  # LoRA begins at random
-            chf.attach(
-                model,
-                tokenizer,
-                units=units_named(self.units),
-                marker=self.marker,
-                max_length=self.longest_unit,
-                window=self.window,
-                competition=self.competition,
-            )
-            return CausalLM(with_lora(model, self.lora) if self.lora else model)
-
-    def _perplexities(self, model: nn.Module, ids: Encoded) -> dict[str, float | None]:
-        """Perplexity of the held-out text by window length, over the same tokens where the longer windows fit."""
-        lengths = [n for n in (self.length, LONGER * self.length) if n < len(ids.held_out)]
-        scored = min(len(ids.held_out) - 1, max(MOST_SCORED, lengths[-1])) // lengths[-1] * lengths[-1]
-        return {
-            str(n): finite_or_none(perplexity(model, ids.held_out, n, max_tokens=scored, batch_tokens=n))
-            for n in lengths
-        }
-
-
-def _summary(found: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"{found['model']}: {found['trained_parameters']:,} of {found['parameters']:,} parameters trained, "
-        f"loss {found['final_loss']:.3f} at the end"
-    ]
-    for length, before in found["before"].items():
-        after = shown(found["after"][length])
-        lines.append(f"held-out perplexity in windows of {int(length):,}: {shown(before)} before, {after} after")
-    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,8 @@ class Generate:
     Example: contentrope generate runs/mine --prompt "ROMEO:" --tokens 400 --temperature 0.8
 
     A Hugging Face model, with addresses or without: contentrope generate --model runs/smol --prompt "Once"
+
+    A conversation with it: contentrope generate --model runs/smol --chat
     """
 
     folder: Positional[Annotated[Path | None, one(Path, "MODEL_DIR"), arg(help_behavior_hint="(or --model)")]] = None
@@ -38,6 +41,8 @@ class Generate:
     """Text to continue."""
     prompt_file: Annotated[Path | None, one(Path, "PATH"), arg(help_behavior_hint="(default: none)")] = None
     """File with the text to continue, instead of --prompt."""
+    chat: bool = False
+    """Converse with a Hugging Face model, by its chat template; without a terminal, one reply to --prompt."""
     tokens: int = 500
     """Characters, or tokens of a Hugging Face model, to add at most."""
     temperature: float = 1.0
@@ -64,7 +69,9 @@ class Generate:
         name = str(self.folder) if self.model is None else self.model
         device, prompt = chosen_device(self.device), self._prompt()
         checkpoint = checkpoint_named(name)
-        if checkpoint is not None and (self.model is not None or Path(name).exists()):
+        if self.chat:
+            self._converse(checkpoint, name, device)
+        elif checkpoint is not None and (self.model is not None or Path(name).exists()):
             self._write_tokens(checkpoint, prompt, device)
         else:
             self._write_characters(name, prompt, device)
@@ -100,30 +107,52 @@ class Generate:
                     _write(vocabulary.decode(column.ids[0]))
                 _write("\n")
 
-    def _write_tokens(self, checkpoint: str, prompt: str, device: str) -> None:
-        """With a Hugging Face model."""
+    def _converse(self, checkpoint: str | None, name: str, device: str) -> None:
+        if checkpoint is None:
+            raise InputError(f"{name} holds no Hugging Face model, and no other can chat; leave --chat out")
+        if self.samples != 1 or self.stop_at_unit_end:
+            raise InputError(
+                "a chat has one reply at a time, of any length; leave out --samples and --stop-at-unit-end"
+            )
+        from contentrope.cli.chat import Chat, converse
+        from contentrope.hf.plain import quiet
+
+        given = None if self.prompt is None and self.prompt_file is None else self._prompt()
+        model, tokenizer, options = self._loaded(checkpoint, device)
+        with seeded(self.seed), quiet(), torch.no_grad():
+            converse(Chat(model, tokenizer, options, _write), given)
+
+    def _loaded(self, checkpoint: str, device: str) -> tuple[Any, Any, dict[str, Any]]:
+        """A Hugging Face model, its tokenizer, and how it is to generate."""
         options = self._options_of_transformers()
-        from contentrope.hf.plain import quiet, require_embedded, require_transformers
+        from contentrope.hf.plain import require_transformers
 
         require_transformers()
         from contentrope.hf.loading import load_any
 
         model, tokenizer = load_any(checkpoint, device=device)
-        ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(device)
-        if not ids.shape[1]:
-            raise InputError(f"the prompt {prompt!r} has no tokens; give another")
-        require_embedded(ids, model.config, checkpoint)
         # Embeddings are often filled up to a round number; such ids stand for no text, and units are cut in text.
         if textless := list(range(len(tokenizer), model.config.vocab_size)):
             options["suppress_tokens"] = textless
         padding = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         options["pad_token_id"] = next(token for token in padding if token is not None)
+        return model, tokenizer, options
+
+    def _write_tokens(self, checkpoint: str, prompt: str, device: str) -> None:
+        """With a Hugging Face model."""
+        model, tokenizer, options = self._loaded(checkpoint, device)
+        from contentrope.hf.plain import quiet, require_embedded
+
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(device)
+        if not ids.shape[1]:
+            raise InputError(f"the prompt {prompt!r} has no tokens; give another")
+        require_embedded(ids, model.config, checkpoint)
         unit_end = UnitEnd(model) if self.stop_at_unit_end else None
         if unit_end is not None:
             options["stopping_criteria"] = [unit_end]
         if self.samples == 1:
             _write(prompt)
-            options["streamer"] = Printer(tokenizer)
+            options["streamer"] = Printer(tokenizer, _write)
         rows = ids.expand(self.samples, -1)
         with seeded(self.seed), quiet(), torch.no_grad():
             found = model.generate(input_ids=rows, attention_mask=torch.ones_like(rows), **options)
@@ -184,8 +213,8 @@ class UnitEnd:
 class Printer:
     """Writes a text as its tokens come: transformers' streamer waits for whole words."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, write: Callable[[str], None]) -> None:
+        self.tokenizer, self.write = tokenizer, write
         self.ids: list[int] = []
         self.prompt = self.written = 0
 
@@ -197,7 +226,7 @@ class Printer:
             return
         text = _text_after(self.tokenizer, self.ids, self.prompt)
         if not text.endswith("\ufffd"):  # a character whose other bytes are still to come
-            _write(text[self.written :])
+            self.write(text[self.written :])
             self.written = len(text)
 
     def end(self) -> None:

@@ -40,6 +40,7 @@ def several(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpe
 Marker = Annotated[str | None, one(str, "TEXT"), arg(help_behavior_hint="(default: none)")]
 """Text that ends a record, or a document."""
 ALL = arg(help_behavior_hint="(default: all)")
+NONE = arg(help_behavior_hint="(default: none)")
 Device = Annotated[
     str | None,
     one(str, "{cpu,cuda,cuda:1,...}"),

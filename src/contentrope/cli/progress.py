@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.table import Column
 
 from contentrope.cli.tables import say
 from contentrope.training import StepReport
+
+SECONDS_BETWEEN_LINES = 10.0
+"""Of what is measured, in a log file."""
 
 
 def progress_display(console: Console) -> Lines:
@@ -23,6 +27,8 @@ class Lines(AbstractContextManager["Lines"]):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.tenths: dict[str, int] = {}
+        self.measuring: dict[str, tuple[float, float]] = {}
+        """When it began, and when something was last said of it."""
         self.runs = self.done = self.steps = 0
 
     def __exit__(self, *error: object) -> None:
@@ -44,6 +50,15 @@ class Lines(AbstractContextManager["Lines"]):
                 f"{name}: step {report.step}/{report.steps}, loss {report.loss:.3f}, "
                 f"{_speed(report.tokens_per_second)}, {report.seconds_left:.0f} s left",
             )
+
+    def measured(self, name: str, read: int, total: int) -> None:
+        """So many of the tokens are read that something is measured by."""
+        now = time.monotonic()
+        began, said = self.measuring.setdefault(name, (now, now))
+        if now - said >= SECONDS_BETWEEN_LINES and read:
+            self.measuring[name] = began, now
+            left = (now - began) * (total - read) / read
+            say(self.console, f"{name}: {read:,} of {total:,} tokens read, {left:.0f} s left")
 
     def evaluated(self, name: str, said: str) -> None:
         """Something was measured; here it is told when the run is finished."""
@@ -93,6 +108,11 @@ class Bars(Lines):
         self.progress.update(self.tasks[name], completed=report.step, status=status)
         self.steps_made[name] = report.step
         self._show_overall()
+
+    def measured(self, name: str, read: int, total: int) -> None:
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(escape(name), total=total, status="")
+        self.progress.update(self.tasks[name], completed=read, status=f"{read:,} tokens")
 
     def evaluated(self, name: str, said: str) -> None:
         if name not in self.tasks:  # an earlier command finished its training

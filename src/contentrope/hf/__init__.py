@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contentrope.hf.adapter import adapter_of
     from contentrope.hf.api import attach, detach, set_positions
+    from contentrope.hf.card import Facts
     from contentrope.hf.finetune import lie_back
     from contentrope.hf.inspection import attention_weights, looking
     from contentrope.hf.loading import from_pretrained, load
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 _MODULES = {
     "adapter": ["adapter_of"],
     "api": ["attach", "detach", "set_positions"],
+    "card": ["Facts"],
     "loading": ["from_pretrained", "load"],
     "saving": ["save", "save_pretrained"],
     "finetune": ["lie_back"],
     "inspection": ["attention_weights", "looking"],
 }
 __all__ = [
+    "Facts",
     "adapter_of",
     "attach",
     "attention_weights",
