@@ -52,7 +52,7 @@ def test_lengths_of_ones_own_must_score_the_same_tokens() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 0, 9])
-def test_long_windows_are_read_in_chunks_and_give_the_same(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_longer_than_a_reading_are_read_alone(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama") if window is None else attached("llama", window=window, competition=1.0)
     reader, ids, told = CausalLM(model), random_ids(1, 130)[0], []
     expected = {length: perplexity(reader, ids, length, max_tokens=128) for length in (16, 32, 128)}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from contentrope.errors import InputError
 from contentrope.hf.adapter import HOME, Adapter, adapter_of
 from contentrope.hf.addresses import NAME
+from contentrope.hf.losses import token_losses
 from contentrope.hf.probe import rotary_modules
 from contentrope.training import Batch, Batches
 
@@ -60,6 +61,10 @@ class CausalLM(nn.Module):
         logits = self.model(input_ids=ids, use_cache=False).logits
         self._moved = None
         return logits
+
+    def token_losses(self, rows: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens-1"]:
+        """Minus the log probability of every token after its row's first, without the logits of all at once."""
+        return token_losses(self.model, rows)
 
     def rate_factor(self, name: str) -> float:
         """How fast a parameter learns, as the training engine asks: addresses and LoRA are new, all else is not."""

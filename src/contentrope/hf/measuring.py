@@ -8,12 +8,11 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from contentrope.errors import InputError
-from contentrope.evaluation.perplexity import evaluating, perplexity_of, token_losses, windows_of
+from contentrope.evaluation.perplexity import perplexity_of, token_losses, windows_of
 from contentrope.hf.chat import ChatRows, Conversation
 from contentrope.hf.finetune import CausalLM
 from contentrope.training.batches import IGNORED
@@ -29,7 +28,7 @@ LEAST_SCORED = 8_192
 COST = 0.25
 """All measuring together, as a share of what the training costs; only the longest length may ask for more."""
 READ_AT_ONCE = 4096
-"""Tokens; longer windows are read in chunks, as the logits of a whole one may be larger than the memory."""
+"""Tokens in short windows; a longer window is read alone."""
 NOT_WORTH_SAYING = 0.0005
 """A relative difference that rounding makes too."""
 
@@ -115,7 +114,7 @@ def perplexities(
     for place, length in enumerate(lengths):
         losses, windows = [], windows_of(ids, length, scored)
         for rows in windows.split(max(1, READ_AT_ONCE // length)):
-            losses.append(_losses(model, rows))
+            losses.append(token_losses(model, rows, rows.numel()))
             told(place * scored + sum(map(torch.numel, losses)), total)
         found[length] = perplexity_of(torch.cat(losses))
     return found
@@ -128,31 +127,9 @@ def answers_perplexity(model: CausalLM, rows: ChatRows, conversations: Sequence[
         if read < MOST_SCORED:
             batch = rows.batch([conversation])
             window = torch.cat([batch.inputs["ids"], batch.targets[:, -1:].clamp(min=0)], 1)
-            losses.append(_losses(model, window)[(batch.targets != IGNORED).cpu()])
+            losses.append(token_losses(model, window)[(batch.targets != IGNORED).cpu()])
             read += rows.length
     return perplexity_of(torch.cat(losses))
-
-
-def _losses(model: CausalLM, rows: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens-1"]:
-    if rows.shape[1] - 1 <= READ_AT_ONCE:
-        return token_losses(model, rows, rows.numel())
-    return torch.cat([_losses_in_chunks(model, row[None]) for row in rows])
-
-
-@torch.no_grad()
-def _losses_in_chunks(model: CausalLM, row: Int[Tensor, "1 tokens"]) -> Float[Tensor, "1 tokens-1"]:
-    """Chunk by chunk, with a cache."""
-    from transformers import DynamicCache
-
-    device = next(model.parameters()).device
-    inputs, targets, losses = row[:, :-1].long().to(device), row[:, 1:].long().to(device), []
-    with evaluating(model):
-        cache = DynamicCache(config=model.model.config)
-        for part, wanted in zip(inputs.split(READ_AT_ONCE, 1), targets.split(READ_AT_ONCE, 1), strict=True):
-            logits = model.model(input_ids=part, past_key_values=cache, use_cache=True).logits[0]
-            wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            losses.append(F.cross_entropy(wide, wanted[0], reduction="none").cpu())
-    return torch.cat(losses)[None]
 
 
 # --- in words ------------------------------------------------------------------------------------------------------
