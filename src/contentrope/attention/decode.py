@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     """1, and 0 where a column is far in a row; None: all of them are near."""
     bias: Float[Tensor, "batch kv_heads group columns"] | None
     """Added to the scores of the far query. None: nothing is far."""
-    near: Float[Tensor, "batch kv_heads group near"] | None
+    near: Float[Tensor, "batch_kv_heads group near"] | None
     """Of the bias the near columns, which are written anew in every layer."""
 
 
@@ -161,7 +161,7 @@ def _plan(
     if last or key_memory is not None:
         bias = torch.zeros(*rows.shape[:3], columns, dtype=wide)
         bias = bias if seen is None else bias.add_(seen)
-        of_near = bias.narrow(3, first, columns - first)
+        of_near = bias.flatten(0, 1).narrow(2, first, columns - first)
     if first < last or key_memory is not None:
         near = torch.arange(first, columns) >= begin
         near = near if key_memory is None else near & ~key_memory.narrow(1, first, columns - first)
@@ -176,22 +176,25 @@ def _put_near(
     takes from."""
     near, first = plan.near, plan.first
     assert near is not None
-    count = near.shape[3]
-    ahead = (rows.to(near.dtype) - far_rows.to(near.dtype)) @ key.narrow(2, first, count).to(near.dtype).mT
+    count = near.shape[2]
+    ahead = (rows.to(near.dtype) - far_rows.to(near.dtype)).flatten(0, 1)
+    near_key = key.narrow(2, first, count).to(near.dtype).flatten(0, 1).mT
+    # Written in place, so few keys are not shared out to threads that would have to be woken.
     if taken is None:
-        torch.mul(ahead, scale, out=near)
+        torch.baddbmm(near, ahead, near_key, beta=0, alpha=scale, out=near)
     else:
-        torch.add(_grouped(taken.to(near.dtype), rows), ahead, alpha=scale, out=near)
+        taken = taken if taken.numel() == 1 else _grouped(taken, rows).flatten(0, 1)
+        torch.baddbmm(taken.to(near.dtype), ahead, near_key, alpha=scale, out=near)
     if plan.is_near is not None:
-        near.mul_(plan.is_near)
+        near.unflatten(0, rows.shape[:2]).mul_(plan.is_near)
     if plan.seen is not None:
-        near.add_(plan.seen.narrow(3, first, count))
+        near.unflatten(0, rows.shape[:2]).add_(plan.seen.narrow(3, first, count))
 
 
-def _grouped(taken: Float[Tensor, "rows taken_heads 1"], rows: Rows) -> Tensor:
-    """By row, key head and member of its group, where it differs between them."""
+def _grouped(taken: Float[Tensor, "rows taken_heads 1"], rows: Rows) -> Float[Tensor, "batch kv_heads group 1"]:
+    """By row, key head and member of its group."""
     batch, kv_heads, group, _ = rows.shape
-    return taken if taken.numel() == 1 else taken.expand(batch, kv_heads * group, 1).unflatten(1, (kv_heads, group))
+    return taken.expand(batch, kv_heads * group, 1).unflatten(1, (kv_heads, group))
 
 
 def _written_out(
