@@ -90,7 +90,8 @@ def move(
 ) -> Moved:
     """The windows of new tokens, whose facts are noted already; and what leaves with the last of them."""
     total = units.offset + units.seq_length
-    taken = (begins >= 0).sum(1, keepdim=True)
+    # Of padding and memory units none.
+    taken = (begins >= 0).sum(1, keepdim=True) if units.padded or units.has_memory else units.seq_length
     positions, last_unit = before.positions + taken, units.unit[:, -1:]
     if before.near is not None and units.seq_length == 1 and not units.padded:
         near = before.near

@@ -55,6 +55,26 @@ def test_bounds_that_the_host_knows_change_nothing() -> None:
         assert worst(read(one, begin_bounds=(0, 20)), one) <= ROUNDINGS
 
 
+@pytest.mark.parametrize("begins", [(0, 0), (7, 7), (3, 12)])
+@pytest.mark.parametrize("hidden", ["none", "a row"])
+def test_what_layers_share_is_no_more_than_who_reads_which_column(begins: tuple[int, ...], hidden: str) -> None:
+    memo: dict[Any, Any] = {}
+    for seed in (0, 1, 0):
+        drawn = {"taken": "all", "memory": True, "hidden": hidden, "group": 2}
+        marks = example(begins=begins, **drawn)
+        one = example(seed, begins=begins, **drawn)._replace(key_memory=marks.key_memory, hidden=marks.hidden)
+        assert torch.equal(read(one, memo=memo), read(one))
+        assert worst(read(one, memo=memo), one) <= ROUNDINGS
+
+
+def test_what_is_kept_for_other_columns_is_noticed() -> None:
+    """A control: who shares it between two tokens reads wrongly."""
+    memo: dict[Any, Any] = {}
+    read(example(begins=(7, 7)), memo=memo)
+    other = example(begins=(12, 12))
+    assert worst(read(other, memo=memo), other) > 1000 * ROUNDINGS
+
+
 @pytest.mark.parametrize("change", ["queries", "begin", "taken", "memory", "hidden"])
 def test_what_is_read_wrongly_is_noticed(change: str) -> None:
     one = example(begins=(7, 12), taken="all", memory=True, hidden="some")

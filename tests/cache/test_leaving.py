@@ -90,6 +90,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "fixed": {},
     "learned": {"options": {"learn_competition": True, "sharpness": 0.3}},
     "grouped": {"heads": 4, "kv_heads": 2},
+    "by head": {"heads": 4, "kv_heads": 2, "rotary": cr.RotaryConfig(frequencies="model_wide", pairs="interleaved")},
 }
 
 

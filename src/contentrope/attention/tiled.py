@@ -33,9 +33,12 @@ class Tile(NamedTuple):
     band: int
     far: int
     keys: int
-    reads_local: Bool[Tensor, "batch 1 1 tile band"]
-    future: Float[Tensor, "tile band"]
-    """0 where the key is not after the query, -inf where it is."""
+    reads_local: Bool[Tensor, "batch 1 1 tile both"]
+    """Of the keys that need both versions."""
+    local_bias: Float[Tensor, "batch 1 1 tile band"]
+    """0 where the key is read local, -inf where it is not, or comes after the query."""
+    addressed_bias: Float[Tensor, "batch 1 1 tile both"]
+    """0 where the key is read addressed, -inf where it is not."""
     near: Bool[Tensor, "batch 1 1 tile band"]
     """Keys from which competition takes nothing: of the query's own unit and its window, and some after the query."""
     hidden: Bool[Tensor, "batch 1 1 tile keys"] | None
@@ -88,7 +91,6 @@ def _tile(rule: PairRule, begin: int, end: int) -> Tile:
     band_column = columns[band:]
     is_future = band_column > query_column
     in_window = band_column >= from_here
-    future = torch.zeros(is_future.shape, device=columns.device).masked_fill_(is_future, -torch.inf)
     if near is None:
         # A closing query reads its own unit addressed; the future, masked in the local scores, stays with those.
         reads_local = in_window & ~(closes & ~is_future)
@@ -97,7 +99,13 @@ def _tile(rule: PairRule, begin: int, end: int) -> Tile:
             own_unit = band_column >= rule.start[:, None, None, begin:end, None]
             in_window = in_window & (own_unit | is_future | ~near.key_memory[:, None, None, None, band:keys])
         reads_local = in_window
-    return Tile(begin, end, band, far, keys, reads_local, future, in_window, _hidden(rule, begin, end, columns))
+    both = reads_local[..., : far - band]
+    biases = _minus_infinity(is_future | ~reads_local), _minus_infinity(both)
+    return Tile(begin, end, band, far, keys, both, *biases, in_window, _hidden(rule, begin, end, columns))
+
+
+def _minus_infinity(where: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return torch.zeros(where.shape, device=where.device).masked_fill_(where, -torch.inf)
 
 
 def _edges(rule: PairRule, begin: int, end: int) -> tuple[int, int]:
@@ -144,15 +152,19 @@ def _scores(
     shape = (*query.shape[:3], tile.end - tile.begin, -1)
     rows = _rows_of(query, tile)
     far_rows = rows if far_query is None else _rows_of(far_query, tile)
-    addressed = torch.bmm(far_rows, addressed_key[:, : tile.far].transpose(1, 2)).view(shape)
-    local = torch.bmm(rows, local_key[:, tile.band : tile.keys].transpose(1, 2)).view(shape).add_(tile.future)
-    scores = addressed
+    scores = torch.bmm(far_rows, addressed_key[:, : tile.far].transpose(1, 2)).view(shape)
+    local = torch.bmm(rows, local_key[:, tile.band : tile.keys].transpose(1, 2)).view(shape).add_(tile.local_bias)
+    # Under a window all that is near is read local; without one a closing query reads its own unit addressed.
+    is_near_local = far_query is not None
+    if bonus is not None and is_near_local:
+        local.add_(bonus[..., tile.begin : tile.end, :])
+    # The larger of the two is the one that is read: `where` takes many times as long.
+    both, count = scores[..., tile.band :], tile.far - tile.band
+    torch.maximum(both.add_(tile.addressed_bias), local[..., :count], out=both)
     if tile.far < tile.keys:
-        scores = torch.cat((addressed, local[..., tile.far - tile.band :]), dim=-1)
-    band = scores[..., tile.band :]
-    torch.where(tile.reads_local, local, band, out=band)
-    if bonus is not None:
-        band.addcmul_(tile.near.to(band.dtype), bonus[..., tile.begin : tile.end, :])
+        scores = torch.cat((scores, local[..., count:]), dim=-1)
+    if bonus is not None and not is_near_local:
+        scores[..., tile.band :].addcmul_(tile.near.to(scores.dtype), bonus[..., tile.begin : tile.end, :])
     if tile.hidden is not None:
         scores.masked_fill_(tile.hidden, -torch.inf)
     return scores
@@ -212,7 +224,8 @@ class _Tiled(Function):
         saved = _Saved(*ctx.saved_tensors)
         query, far_query, local_key, addressed_key, _, bonus = saved
         tiles, dropout, seed = ctx.settings
-        grads = [None if x is None else torch.zeros_like(x) for x in saved]
+        of_bonus = bonus if ctx.needs_input_grad[5] else None  # a fixed exponent needs none
+        grads = [None if x is None else torch.zeros_like(x) for x in saved._replace(bonus=of_bonus)]
         for tile in reversed(tiles):
             weights = _scores(query, far_query, local_key, addressed_key, bonus, tile).softmax(-1)
             keep = _keep(weights, dropout, seed, tile) if dropout else None
@@ -247,9 +260,10 @@ def _backward_tile(
     grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
     band = grad_scores[..., tile.band :]
     if grad_bonus is not None:
-        grad_bonus[..., span, :] = torch.where(tile.near, band, 0.0).sum(-1, keepdim=True)
-    grad_local_scores = band * tile.reads_local
-    band -= grad_local_scores
+        grad_bonus[..., span, :] = (band * tile.near).sum(-1, keepdim=True)
+    count, grad_local_scores = tile.far - tile.band, band.clone()
+    grad_local_scores[..., :count] *= tile.reads_local
+    band[..., :count] -= grad_local_scores[..., :count]
     flat_local = grad_local_scores.view(rows, -1, tile.keys - tile.band)
     flat = grad_scores.view(rows, -1, tile.keys)[..., : tile.far]
     to_query = torch.bmm(flat, addressed_key[:, : tile.far])

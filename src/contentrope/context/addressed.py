@@ -34,6 +34,7 @@ class Reading(NamedTuple):
     before: SegmenterState
     after: SegmenterState
     local: Rotation
+    """Of each token's place in its unit; with a window and a cache, that of its far query."""
     earlier: Units | None = None
     """Under context parallelism: the units of the columns that lower ranks hold."""
     width: int = 0

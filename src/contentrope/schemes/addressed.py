@@ -57,7 +57,8 @@ class UnitReader(nn.Module):
         else:
             earlier, before = chunk.share.read_before(self.segmenter)
             units, before, after = chunk.advance(self.segmenter, before)
-        reading = Reading(units, before, after, self.local_rotation(units.local, chunk), earlier)
+        origin = self.window if chunk.cache is not None else 0
+        reading = Reading(units, before, after, self.local_rotation(units.local, chunk, origin), earlier)
         if self.window:
             return self._with_window(chunk, reading)
         chunk.note(units)
@@ -86,8 +87,8 @@ class UnitReader(nn.Module):
             moved = moved._replace(leaving=None)  # there is no cache whose keys would be rotated
         return reading._replace(width=self.window, begins=begins, moved=moved)
 
-    def local_rotation(self, local: Int[Tensor, "batch seq"], chunk: Chunk) -> Rotation:
-        return self.rotations.at(local, chunk.wide, bound=self.segmenter.max_length)
+    def local_rotation(self, local: Int[Tensor, "batch seq"], chunk: Chunk, origin: int = 0) -> Rotation:
+        return self.rotations.at(local, chunk.wide, bound=self.segmenter.max_length, origin=origin)
 
     def context(
         self,
