@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -24,14 +24,29 @@ class Evaluated(NamedTuple):
     """What was found, in a few words."""
 
 
+class Measured(NamedTuple):
+    """A piece of a run, which is kept at once: the rest may be measured by another command."""
+
+    variant: str
+    seed: int
+    found: dict[str, Any]
+    said: str
+
+
 class Finished(NamedTuple):
     variant: str
     seed: int
     run: dict[str, Any]
+    """What has not been told in pieces."""
     said: str
+    whole: bool = True
+    """Whether nothing is left to measure; otherwise its checkpoint is kept."""
 
 
-Tell = Callable[[Trained | Evaluated | Finished], None]
+Event = Trained | Evaluated | Measured | Finished
+Tell = Callable[[Event], None]
+ASKED_FOR = ("variants", "seeds", "measures")
+"""Settings that say what is to be measured, and change no number."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,13 @@ class Experiment:
     @property
     def seeds(self) -> int:
         return cast(int, self.config.seeds)
+
+    def seeds_of(self, variant: str) -> range:
+        return range(self.seeds)
+
+    def lacks_something(self, variant: str, run: Mapping[str, Any]) -> bool:
+        """Whether a run in the results is to be gone on with: something is asked for that it has not."""
+        return False
 
     @property
     def steps(self) -> int:
