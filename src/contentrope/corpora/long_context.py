@@ -201,7 +201,7 @@ def _of_squad(line: dict[str, Any]) -> Question:
     passage, _, question = (
         line["query"].removeprefix(f"Title: {line['title']}\nBackground: ").rpartition("\nQuestion: ")
     )
-    return Question(question, _distinct(line["answers_text"]), passage, line["title"])
+    return Question(question.strip(), _distinct(line["answers_text"]), passage, line["title"])
 
 
 def _stories(text: str) -> Iterator[Story]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple, TypeVar
 
 from contentrope.errors import InputError
 
+T = TypeVar("T")
 PLACES = 40
 """Depths at which what is asked for may stand, from the beginning of a context to its end."""
 
@@ -24,6 +27,40 @@ class Example(NamedTuple):
     answer_prefix: str
     answers: tuple[str, ...]
     new_tokens: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which example: all that is drawn for it depends on this."""
+
+    task: str
+    length: int
+    seed: int
+    index: int
+
+    def draw(self, what: str = "") -> Random:
+        """A fresh generator; another one for each ``what``, such as the order of words that another one drew."""
+        return Random(f"{self.task}/{self.length}/{self.seed}/{self.index}/{what}")
+
+    @property
+    def place(self) -> int:
+        """Of what is asked for."""
+        return place_of(self.index)
+
+    def other_places(self, count: int, draw: Random) -> list[int]:
+        return draw.sample([place for place in range(PLACES) if place != self.place], count)
+
+    def put(self, what: T, among: list[T]) -> list[T]:
+        """A list with what is asked for at its place."""
+        at = round(self.place * len(among) / (PLACES - 1))
+        return [*among[:at], what, *among[at:]]
+
+
+def chosen(case: Case, asked: list[T]) -> T:
+    """The same at every length, so that lengths can be compared."""
+    if case.index >= len(asked):
+        raise InputError(f"task {case.task} has {len(asked)} examples, more were asked for; take at most so many")
+    return Random(f"{case.task}/{case.seed}").sample(asked, len(asked))[case.index]
 
 
 def score(task: str, example: Example, answer: str) -> float:
