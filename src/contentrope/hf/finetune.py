@@ -5,6 +5,7 @@ Shapes: rows, seq (tokens), vocab.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ class Gated:
     def at(self, step: int, rows: int, seed: int) -> Batch:
         batch = self.batches.at(step, rows, seed)
         gate = torch.full((rows,), max(0.0, 1.0 - step / self.fall), device=batch.targets.device)
-        return Batch({**batch.inputs, "gate": gate}, batch.targets)
+        return replace(batch, inputs={**batch.inputs, "gate": gate})
 
 
 def with_lora(model: Any, rank: int) -> Any:

@@ -1,7 +1,8 @@
 """The training loop: batches, updates, checkpoints, metrics, several processes.
 
 Read ``loop.py``, then ``steps.py`` (one update, eager or captured) and ``batches.py`` (what an update sees);
-``distributed.py`` shares an update among several processes, ``together.py`` trains several seeds in one update,
+``retrieval.py`` makes rows that teach a model to look far back, ``distributed.py`` shares an update among several
+processes, ``together.py`` trains several seeds in one update,
 ``checkpoint.py`` and ``metrics.py`` write its course down.
 """
 
@@ -9,6 +10,7 @@ from contentrope.training.batches import IGNORED, Batch, Batches, Windows
 from contentrope.training.config import TrainConfig
 from contentrope.training.loop import train
 from contentrope.training.metrics import MetricsLog, StepReport, read_metrics
+from contentrope.training.retrieval import Mixed, RetrievalRows
 from contentrope.training.steps import DivergedError, Stepper, stepper_for
 from contentrope.training.team import ProcessError, local_device
 from contentrope.training.together import train_together
@@ -19,7 +21,9 @@ __all__ = [
     "Batches",
     "DivergedError",
     "MetricsLog",
+    "Mixed",
     "ProcessError",
+    "RetrievalRows",
     "StepReport",
     "Stepper",
     "TrainConfig",

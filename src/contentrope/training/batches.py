@@ -5,13 +5,14 @@ So a run can stop and resume anywhere, and several processes can each take their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from contentrope.errors import InputError
@@ -22,26 +23,54 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """The model's arguments by name, ``ids`` among them, and the token to predict at every place."""
+    """The model's arguments by name, ``ids`` among them, and the token to predict at every place.
+
+    >>> Batch({"ids": torch.tensor([[5, 6]])}, torch.tensor([[6, IGNORED]])).scored
+    tensor(1)
+    """
 
     inputs: Mapping[str, Tensor]
     targets: Int[Tensor, "rows seq"]
+    weights: Float[Tensor, "rows seq"] | None = None
+    """How much each target counts in the loss; None: all alike."""
+
+    @property
+    def scored(self) -> Tensor:
+        """What the loss is divided by: the number of targets that count, each by its weight."""
+        counted = self.targets != IGNORED
+        return counted.sum() if self.weights is None else (self.weights * counted).sum()
 
     def parts(self, count: int) -> Iterator[Batch]:
         """The rows in ``count`` equal shares."""
-        split = {name: x.chunk(count) for name, x in self.inputs.items()}
-        for index, targets in enumerate(self.targets.chunk(count)):
-            yield Batch({name: pieces[index] for name, pieces in split.items()}, targets)
+        share = -(-len(self.targets) // count)
+        for first in range(0, len(self.targets), share):
+            yield self.map(itemgetter(slice(first, first + share)))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with every tensor changed."""
-        return Batch({name: change(x) for name, x in self.inputs.items()}, change(self.targets))
+        weights = None if self.weights is None else change(self.weights)
+        return Batch({name: change(x) for name, x in self.inputs.items()}, change(self.targets), weights)
 
     def copy_from(self, other: Batch) -> None:
         """Overwrite this batch in place: a CUDA graph reads its inputs from fixed addresses."""
         self.targets.copy_(other.targets)
+        if self.weights is not None and other.weights is not None:
+            self.weights.copy_(other.weights)
         for name, x in self.inputs.items():
             x.copy_(other.inputs[name])
+
+    @staticmethod
+    def joined(batches: Sequence[Batch]) -> Batch:
+        """The rows of several batches, which have the same arguments. Where some have weights, the others count 1."""
+        first = batches[0]
+        weights = None
+        if any(batch.weights is not None for batch in batches):
+            ones = torch.ones_like
+            weights = torch.cat(
+                [ones(b.targets, dtype=torch.float32) if b.weights is None else b.weights for b in batches]
+            )
+        inputs = {name: torch.cat([batch.inputs[name] for batch in batches]) for name in first.inputs}
+        return Batch(inputs, torch.cat([batch.targets for batch in batches]), weights)
 
 
 @runtime_checkable

@@ -138,15 +138,15 @@ class Stepper:
         self._graph.replay()
 
     def _backward(self, batch: Batch) -> None:
-        """Gradients of the mean loss over all scored tokens, clipped."""
+        """Gradients of the mean loss over all scored tokens, each by its weight, clipped."""
         self.optimizer.zero_grad(set_to_none=True)
-        scored = (batch.targets != IGNORED).sum()
+        scored = batch.scored
         total = torch.zeros_like(self.loss)
         parts = list(self._parts(batch))
         with computing_in(self.config.precision, self.device):
             for index, part in enumerate(parts):
                 with self._exchanging(index == len(parts) - 1):
-                    loss = self.loss_of(part.inputs, part.targets) / scored
+                    loss = self.loss_of(part.inputs, part.targets, part.weights) / scored
                     self._backward_of(loss)
                 total += loss.detach()
         self.loss.copy_(self._summed(total))
@@ -181,8 +181,10 @@ class Stepper:
         """The norm of the gradient, which is clipped."""
         return nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
 
-    def _loss_of(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        return self._cross_entropy(inputs, targets, reduction="sum")
+    def _loss_of(self, inputs: dict[str, Tensor], targets: Tensor, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return self._cross_entropy(inputs, targets, reduction="sum")
+        return (self._cross_entropy(inputs, targets, reduction="none") * weights.flatten()).sum()
 
     def _cross_entropy(self, inputs: dict[str, Tensor], targets: Tensor, *, reduction: str) -> Tensor:
         arguments = dict(inputs)

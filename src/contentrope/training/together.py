@@ -39,8 +39,7 @@ class BatchesTogether:
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
         found = [source.at(step, rows, of) for of, source in self.by_seed.items()]
-        inputs = {name: torch.cat([batch.inputs[name] for batch in found]) for name in found[0].inputs}
-        return Batch(inputs, torch.cat([batch.targets for batch in found]))
+        return Batch.joined(found)
 
 
 class TogetherStepper(Stepper):
@@ -55,17 +54,21 @@ class TogetherStepper(Stepper):
     def _backward(self, batch: Batch) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         with computing_in(self.config.precision, self.device):
-            losses = self.loss_of(batch.inputs, batch.targets)
+            losses = self.loss_of(batch.inputs, batch.targets, batch.weights)
             self._backward_of(losses.sum())
         self.losses.copy_(losses.detach())
         self.loss.copy_(losses.detach().mean())
         self.norm.copy_(self._clipped())
 
-    def _loss_of(self, inputs: dict[str, Tensor], targets: Int[Tensor, "rows seq"]) -> Float[Tensor, "models"]:
-        by_token = self._cross_entropy(inputs, targets, reduction="none")
+    def _loss_of(
+        self, inputs: dict[str, Tensor], targets: Int[Tensor, "rows seq"], weights: Float[Tensor, "rows seq"] | None
+    ) -> Float[Tensor, "models"]:
+        by_token, scored = self._cross_entropy(inputs, targets, reduction="none"), targets != IGNORED
         models = len(self.losses)
-        scored = (targets != IGNORED).view(models, -1).sum(1)
-        return by_token.view(models, -1).sum(1) / scored
+        if weights is None:
+            return by_token.view(models, -1).sum(1) / scored.view(models, -1).sum(1)
+        weighted = by_token * weights.flatten()
+        return weighted.view(models, -1).sum(1) / (scored * weights).view(models, -1).sum(1)
 
     def _clipped(self) -> Tensor:
         """Each model's gradients by its own norm. Few kernels: there are more weights than work."""
