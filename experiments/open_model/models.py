@@ -14,7 +14,7 @@ from torch import Tensor
 from contentrope.corpora.long_context import long_context
 from contentrope.hf.finetune import CausalLM, units_named
 from contentrope.hf.plain import config_of, load_model
-from contentrope.training import Batches, MetricsLog, StepReport, Windows, train
+from contentrope.training import Batches, MetricsLog, Mixed, RetrievalRows, StepReport, Windows, train
 from contentrope.training.seeds import seeded
 from experiments.conversions import Addresses, is_trained, parse_conversion
 from experiments.converted import rescaled, with_addresses
@@ -71,7 +71,10 @@ def converted(
 
 def batches(config: OpenModelConfig, tokenizer: Any, books: Books, device: str) -> Batches:
     """Stretches of the books, in some rows with something hidden that is asked for at the end."""
-    return Windows(books.training, config.length, device)
+    rows = Windows(books.training, config.length, device)
+    if not config.retrieval:
+        return rows
+    return Mixed(rows, RetrievalRows(books.training.long(), config.length, tokenizer, device=device), config.retrieval)
 
 
 def trained(
