@@ -16,12 +16,20 @@ from docstring_parser import parse_from_object
 from tyro.conf import arg
 
 from contentrope.cli import Command
-from contentrope.cli.options import Device, chosen_device, one, require_folder, require_no_file, several
+from contentrope.cli.options import (
+    Device,
+    chosen_device,
+    is_first_process,
+    one,
+    require_folder,
+    require_no_file,
+    several,
+)
 from contentrope.cli.parsing import parse_words
 from contentrope.cli.progress import progress_display
 from contentrope.cli.tables import SavingConsole, say
 from contentrope.errors import InputError, quoted
-from contentrope.training import TrainConfig
+from contentrope.training import TrainConfig, local_device
 from experiments import report, runner
 from experiments.experiment import ASKED_FOR, Experiment
 from experiments.results import EXPERIMENTS, OLD_NAMES, ResultError
@@ -85,6 +93,9 @@ class Run:
         require_folder(self.out)
         device, console, file = chosen_device(self.device), SavingConsole(), self.out / runner.RESULTS
         how: dict[str, Any] = {"preset": self.preset, "jobs": self.jobs, "asked": self.asked}
+        if runner.is_launched() and self.experiment.trains_in_processes:
+            self._train(device)
+            return
         try:
             report.claim(self.out)
             with progress_display(console) as progress:
@@ -98,6 +109,12 @@ class Run:
                 say(console, f"For a report of the finished runs: {again}")
             raise
         say(console, f"written: {file}")
+
+    def _train(self, device: str) -> None:
+        console = SavingConsole(quiet=not is_first_process())
+        with progress_display(console) as progress:
+            runner.train_in_processes(self.experiment, self.out, progress, str(local_device(device)))
+        say(console, "trained; the same command in one process, without accelerate launch, measures")
 
 
 def parse(words: Sequence[str]) -> Command:

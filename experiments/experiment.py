@@ -58,6 +58,8 @@ class Experiment:
     name: ClassVar[str]
     alone: ClassVar[bool] = False
     """Whether variants measured beside each other would disturb each other."""
+    trains_in_processes: ClassVar[bool] = False
+    """Whether several processes may share the training of a run, which is then measured by one: :meth:`train`."""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -93,6 +95,10 @@ class Experiment:
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         """Train and evaluate ``variant`` with each seed; ``tell`` hears of every step and of each finished run."""
+        raise NotImplementedError
+
+    def train(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
+        """Leave a finished checkpoint for each seed, from which :meth:`measure` goes on. All of a launch call it."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:

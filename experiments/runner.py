@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from contentrope.cli.options import is_first_process
 from contentrope.cli.progress import Lines
 from contentrope.config import differences
 from contentrope.devices import require_device
@@ -60,11 +61,29 @@ def _require_jobs(experiment: Experiment, jobs: int) -> None:
             f"variants of {experiment.name} measured beside each other would disturb each other, got {jobs} jobs; "
             "leave out --jobs"
         )
-    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
+    if is_launched():
         raise InputError(
             "every process of this launch would do the whole experiment; start it once, with --jobs for several "
             "variants at a time (`contentrope train` is the command for accelerate launch)"
         )
+
+
+def is_launched() -> bool:
+    """Whether this is one of several processes, of ``accelerate launch`` or ``torchrun``."""
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+
+
+def train_in_processes(experiment: Experiment, out: Path, progress: Lines, device: str) -> None:
+    """Train what is missing, every run in all processes of this launch; ``run`` in one process measures it then."""
+    require_device(device)
+    experiment.check()
+    with OutputFolder(out, command_of(experiment), leads=is_first_process()) as held:
+        results = _begin(experiment, out / RESULTS, "custom")
+        missing = _missing(experiment, results, progress)
+        _claim(held, out, missing)
+        tell = _teller(experiment, results, out, progress, device)
+        for variant, seeds in missing.items():
+            experiment.train(variant, seeds, out, device, tell)
 
 
 def _begin(experiment: Experiment, path: Path, preset: str) -> dict[str, Any]:
@@ -123,7 +142,7 @@ def _is_there(experiment: Experiment, results: Mapping[str, Any], variant: str, 
 
 def _claim(held: OutputFolder, out: Path, missing: Mapping[str, list[int]]) -> None:
     """Refuse now what could not be written after the training."""
-    if (out / RESULTS).exists():
+    if (out / RESULTS).exists() and held.leads:
         held.adopt(RESULTS)  # its settings say that it is of this experiment
     for variant, seeds in missing.items():
         for seed in seeds:

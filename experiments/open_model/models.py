@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from contentrope.corpora.long_context import long_context
 from contentrope.hf.finetune import CausalLM, units_named
 from contentrope.hf.plain import config_of, load_model
-from contentrope.training import Batches, MetricsLog, Mixed, RetrievalRows, StepReport, Windows, train
+from contentrope.training import Batches, MetricsLog, Mixed, RetrievalRows, StepReport, Windows, stepper_for, train
 from contentrope.training.seeds import seeded
 from experiments.conversions import Addresses, is_trained, parse_conversion
 from experiments.converted import rescaled, with_addresses
-from experiments.models import folder_of, size_of, stepper_for, training_facts
+from experiments.models import folder_of, size_of, training_facts
 from experiments.open_model.config import OpenModelConfig
 from experiments.open_model.weights import weights_folder
 
@@ -94,7 +94,7 @@ def trained(
     if not is_trained(variant):
         return _merged(fresh.model), facts
     folder = folder_of(out, variant, seed)
-    stepper = stepper_for(seed, fresh, config.training, None)
+    stepper = stepper_for(fresh, replace(config.training, seed=seed))
     settings = {"length": config.length, "retrieval": config.retrieval, "units": config.units, "variant": variant}
     last = train(
         stepper,

@@ -13,6 +13,7 @@ import torch
 from contentrope.cli.options import require_no_file
 from contentrope.errors import InputError
 from contentrope.results import environment, finite_or_none
+from contentrope.training import StepReport
 from contentrope.training.config import computing_in
 from experiments.conversions import Addresses, is_trained, parse_conversion
 from experiments.experiment import Experiment, Finished, Measured, Tell, Trained
@@ -27,7 +28,7 @@ class OpenModel(Experiment):
 
     config: OpenModelConfig
 
-    name = "open_model"
+    name, trains_in_processes = "open_model", True
 
     @property
     def steps(self) -> int:
@@ -82,14 +83,9 @@ class OpenModel(Experiment):
             raise InputError("positions=gated is measured by retrofit; leave it out")
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
-        from experiments.open_model import models
-
         for seed in seeds:
             run = _so_far(out / RESULTS, variant, seed)
-            model, facts = models.trained(
-                self.config, variant, seed, self.tokenizer, self.books, out, device,
-                lambda report, seed=seed: tell(Trained(variant, seed, report)),  # type: ignore[misc]
-            )  # fmt: skip
+            model, facts = self._trained(variant, seed, out, device, tell)
             tell(Measured(variant, seed, facts | {"environment": _environment(device)}, "trained"))
             for piece in _left(self.config.pieces(variant), run):
                 with computing_in(self.config.training.precision, torch.device(device)):
@@ -98,6 +94,18 @@ class OpenModel(Experiment):
                 tell(Measured(variant, seed, _placed({}, piece, value), f"{' '.join(piece)}: {_in_short(value)}"))
             whole = not _left(self.config.pieces(variant, MEASURES), run)
             tell(Finished(variant, seed, {}, _said(run), whole))
+
+    def train(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
+        for seed in seeds if is_trained(variant) else ():
+            self._trained(variant, seed, out, device, tell)
+
+    def _trained(self, variant: str, seed: int, out: Path, device: str, tell: Tell) -> tuple[Any, dict[str, Any]]:
+        from experiments.open_model import models
+
+        def hear(report: StepReport) -> None:
+            tell(Trained(variant, seed, report))
+
+        return models.trained(self.config, variant, seed, self.tokenizer, self.books, out, device, hear)
 
     def measured(self, model: Any, piece: Piece) -> Any:
         """One piece of what is measured, as JSON but for numbers that are not finite."""
