@@ -63,7 +63,7 @@ class Generate:
             raise InputError("name one model: contentrope generate MODEL_DIR, or --model MODEL")
         name = str(self.folder) if self.model is None else self.model
         device, prompt = chosen_device(self.device), self._prompt()
-        checkpoint = _checkpoint_named(name)
+        checkpoint = checkpoint_named(name)
         if checkpoint is not None and (self.model is not None or Path(name).exists()):
             self._write_tokens(checkpoint, prompt, device)
         else:
@@ -151,7 +151,7 @@ class Generate:
         return {"max_new_tokens": self.tokens, "do_sample": True, **drawn}
 
 
-def _checkpoint_named(name: str) -> str | None:
+def checkpoint_named(name: str) -> str | None:
     """The Hugging Face checkpoint of that name: the folder, the model in it, or a name for the hub; None if none."""
     from contentrope.hf.layout import is_checkpoint
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +13,9 @@ from rich.table import Column
 
 from contentrope.cli.tables import say
 from contentrope.training import StepReport
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Where there is no bar."""
 
 
 def progress_display(console: Console) -> Lines:
@@ -125,3 +130,28 @@ def _speed(tokens_per_second: float) -> str:
     if tokens_per_second >= 1e4:
         return f"{tokens_per_second / 1e3:.0f}k tokens/s"
     return f"{tokens_per_second:,.0f} tokens/s"
+
+
+@contextmanager
+def counting(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """How far something is, whose parts are counted: the block tells how many are done.
+
+    A bar with the time left, on a terminal, while the block lasts; else a line now and then.
+    """
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bars:
+            task = bars.add_task(escape(name), total=total)
+            yield lambda done: bars.update(task, completed=done)
+        return
+    began = said = time.monotonic()
+
+    def line(done: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= SECONDS_BETWEEN_LINES:
+            said = now
+            left = (now - began) / done * (total - done)
+            say(console, f"{name}: {done:,} of {total:,}, {left:.0f} s left")
+
+    yield line

@@ -152,14 +152,22 @@ def long_context() -> LongContext:
     return LongContext(_unpacked(place))
 
 
+def is_at_hand() -> bool:
+    """Whether the texts are named, or in the cache; whether they are the right ones is seen when they are read."""
+    return bool(os.environ.get(DATA_VARIABLE)) or any(place.exists() for place in _places())
+
+
+def _places() -> list[Path]:
+    return [cache_folder() / NAME, cache_folder() / f"{NAME}.tar.xz"]
+
+
 def _in_cache() -> Path:
-    folder = cache_folder()
-    for place in (folder / NAME, folder / f"{NAME}.tar.xz"):
+    for place in _places():
         if place.exists():
             return place
     raise InputError(
         f"the long-context texts are needed and are not part of the package: let {DATA_VARIABLE} name {NAME}.tar.xz "
-        f"(SHA-256 {ARCHIVE}) or the folder unpacked from it, or save that archive in {folder}"
+        f"(SHA-256 {ARCHIVE}) or the folder unpacked from it, or save that archive in {cache_folder()}"
     )
 
 

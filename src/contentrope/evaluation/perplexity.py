@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +57,8 @@ def token_losses(
 ) -> Float[Tensor, "rows tokens-1"]:
     """Minus the log probability of every token after its row's first, on the CPU, in float32 at least.
 
-    The model runs in evaluation mode on its own device, on about ``batch_tokens`` tokens at once.
+    The model runs in evaluation mode on its own device, on about ``batch_tokens`` tokens at once. Its own
+    ``token_losses``, if it has any, take the place of losses made from all logits.
     """
     device = next(model.parameters()).device
     rows_at_once = max(1, batch_tokens // (windows.shape[1] - 1))
@@ -91,6 +93,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _losses(model: nn.Module, rows: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens-1"]:
+    own: Any = getattr(model, "token_losses", None)
+    if own is not None:  # which need not make the logits of all tokens at once
+        return own(rows)
     logits = model(rows[:, :-1])
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none").view(len(rows), -1)

@@ -88,6 +88,12 @@ def needs_data(task: str) -> bool:
     return task in ("qa_1", "squad", f"kv_{KEYS}") or task in GROUPS["babi"]
 
 
+def needs_prose(task: str) -> bool:
+    """Whether things are hidden in a text; in other tasks they are among their like, or among lines made here."""
+    made = ("niah_single_1", "niah_multikey_2", "niah_multikey_3")
+    return task in GROUPS["babi"] or (task in NEEDLES and task not in made)
+
+
 def _planner(task: str, data: LongContext | None, text: str | None) -> Planner:
     if needs_data(task):
         if data is None:
