@@ -95,7 +95,8 @@ def whole_model(stepper: Stepper, fresh: Callable[[], nn.Module]) -> Any:
     if not is_first_process():
         return None
     model = fresh()
-    model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
+    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    checkpoints.load_weights(model, weights, lambda value, like: value)
     return model
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contentrope.hf.adapter import adapter_of
     from contentrope.hf.api import attach, detach, set_positions
+    from contentrope.hf.card import Facts
     from contentrope.hf.finetune import lie_back
     from contentrope.hf.loading import from_pretrained, load
     from contentrope.hf.saving import save, save_pretrained
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 _MODULES = {
     "adapter": ["adapter_of"],
     "api": ["attach", "detach", "set_positions"],
+    "card": ["Facts"],
     "loading": ["from_pretrained", "load"],
     "saving": ["save", "save_pretrained"],
     "finetune": ["lie_back"],
 }
 __all__ = [
+    "Facts",
     "adapter_of",
     "attach",
     "detach",

@@ -28,6 +28,8 @@ VARIANT = "contentrope"
 """Of the weights, in the names of their files."""
 BASE = "base_model_name_or_path"
 """How PEFT names the model that it changes."""
+CHANGED = "base_fingerprint"
+"""Which weights those of LoRA change; folders of earlier versions do not say."""
 MODEL_TYPE = "contentrope.hf.from_pretrained"
 """transformers refuses an unknown model type and names it: this one names what to call."""
 

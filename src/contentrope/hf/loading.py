@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from contentrope.hf import layout, plain
 from contentrope.hf.adapter import Adapter, adapter_of
 from contentrope.hf.addresses import NAME
 from contentrope.hf.api import attach
+from contentrope.hf.base import fingerprint_like
 from contentrope.hf.units import texts_of
 from contentrope.sealed import unseal
 from contentrope.training.distributed import placed
@@ -121,17 +122,20 @@ class _Parts(NamedTuple):
     variant: str | None
     model: dict[str, Any] | None
     lora: dict[str, Any] | None
+    changed: dict[str, Any] | None = None
+    """The fingerprint of what LoRA changes."""
 
 
 def _parts_of(folder: Path) -> _Parts:
     config = layout.settings_in(folder / layout.CONFIG)
     if config.get("model_type") == layout.MODEL_TYPE:
-        parts = _Parts(folder, layout.VARIANT, config.get("model"), config.get("lora"))
+        changed = config.get(layout.CHANGED)
+        parts = _Parts(folder, layout.VARIANT, config.get("model"), config.get("lora"), changed)
     elif (folder / layout.ADAPTER).exists():  # as earlier versions left it
         parts = _Parts(folder, None, None, layout.settings_in(folder / layout.ADAPTER))
     else:  # likewise, or a model saved whole by transformers
         parts = _Parts(folder, None, config, None)
-    for name, found in (("model", parts.model), ("lora", parts.lora)):
+    for name, found in (("model", parts.model), ("lora", parts.lora), (layout.CHANGED, parts.changed)):
         if not isinstance(found, dict | None):
             raise CheckpointError(f"{folder / layout.CONFIG} is damaged: {name} is {found!r}; restore it from a copy")
     if not (parts.model if parts.lora is None else parts.lora):
@@ -156,11 +160,22 @@ def _plain_part(parts: _Parts, base: str | Path | None, dtype: torch.dtype | str
         below = _parts_of(Path(name))
         if below.lora is not None:
             raise CheckpointError(f"{parts.folder} changes {name}, which holds LoRA itself; merge that one first")
-        return _plain_part(below, None, dtype, device)
+        return _expected(parts, name, lambda dtype: _plain_part(below, None, dtype, device), dtype)
     try:
-        return plain.load_model(name, dtype=dtype, device=device)
+        return _expected(parts, name, lambda dtype: plain.load_model(name, dtype=dtype, device=device), dtype)
     except InputError as error:
         raise InputError(f"{parts.folder} changes {name!r}; if it lies elsewhere, pass base=: {error}") from error
+
+
+def _expected(parts: _Parts, name: str, load: Callable[[torch.dtype | str], Any], dtype: torch.dtype | str) -> Any:
+    """The model that LoRA changes, if it is the one that it changed."""
+    model = load(dtype)
+    if parts.changed is not None and parts.changed != fingerprint_like(parts.changed, model, load):
+        raise CheckpointError(
+            f"{parts.folder} changes a model with other weights than those in {name}, which has the same shape; pass "
+            "the one it was made from as base="
+        )
+    return model
 
 
 def _configuration(parts: _Parts) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +14,13 @@ from contentrope.files import write_folder, write_whole
 from contentrope.hf import layout
 from contentrope.hf.adapter import adapter_of
 from contentrope.hf.addresses import NAME
+from contentrope.hf.base import base_fingerprint
+from contentrope.hf.card import Facts, card
 from contentrope.hf.plain import quiet
 from contentrope.results import write_json
 from contentrope.sealed import sealed
 from contentrope.training.distributed import whole
 from contentrope.units import require_description
-
-CARD_TEXT = """---
-library_name: contentrope
-tags: [contentrope]
----
-
-# A model with content-based addresses
-
-Load it with `contentrope.hf.from_pretrained`, and with nothing else:
-
-```python
-import contentrope.hf as chf
-from transformers import AutoTokenizer
-
-model = chf.from_pretrained("{folder}")
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
-```
-
-On the command line: `contentrope generate --model {folder} --prompt "Once"`. Needs `pip install contentrope[hf]`.
-
-{contents}
-`AutoModelForCausalLM`, `pipeline` and PEFT's classes know no addresses: without them this is another model. They refuse
-the folder, as `config.json` has a model type of its own.
-
-| setting | |
-| --- | --- |
-{rows}
-"""
-LORA = """The folder holds the addresses and the changes that LoRA made to `{base}`, which must be there too. If it lies
-elsewhere: `chf.from_pretrained("{folder}", base="...")`.
-"""
-WHOLE = "The folder holds all weights and the addresses."
-NAMED = {
-    "units": "units",
-    "max_length": "longest unit, in tokens",
-    "window": "near window, in tokens",
-    "gate": "positions: 0 local, 1 global",
-    "competition": "competition",
-    "learn_competition": "competition is learned",
-    "reader": "reader",
-}
-"""Settings in the model card."""
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
@@ -77,14 +36,15 @@ def save(model: nn.Module, folder: str | Path) -> None:
     write_whole(folder / layout.SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
 
 
-def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
+def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None, *, facts: Facts | None = None) -> None:
     """Write a model with addresses: its weights (under PEFT, their changes), addresses, tokenizer and a model card.
 
     The folder appears when it is complete; it may take the place of a converted model, and of nothing else.
-    :func:`from_pretrained` loads it, and nothing else does.
+    :func:`from_pretrained` loads it, and nothing else does. ``facts``: what the card says of its training.
     """
     folder = Path(folder)
     settings, base = adapter_of(model).settings(), _base_of(model, folder)
+    made_from = (facts and facts.base) or base or getattr(model, "name_or_path", None) or None
     require_description(adapter_of(model).segmenter.rule)
 
     def write(place: Path) -> None:
@@ -96,12 +56,14 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> No
             inside["model"].pop(NAME, None)
         else:
             _save_lora(model, place)
-            inside = {"lora": {**_taken(place / layout.ADAPTER), layout.BASE: base}}
+            lora = {**_taken(place / layout.ADAPTER), layout.BASE: base}
+            inside = {"lora": lora, layout.CHANGED: base_fingerprint(model)}
         write_json(place / layout.CONFIG, {"model_type": layout.MODEL_TYPE, **inside})
         save(model, place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
-        (place / layout.CARD).write_text(card(settings, folder.name, base), encoding="utf-8")
+        text = card(settings, folder.name, made_from, lora=base is not None, facts=facts)
+        (place / layout.CARD).write_text(text, encoding="utf-8")
 
     with quiet():
         write_folder(folder, write, layout.is_converted)
@@ -148,14 +110,3 @@ def _taken(path: Path) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
     path.unlink()
     return dict(found)
-
-
-def card(settings: Mapping[str, Any], folder: str, base: str | None) -> str:
-    """The model card of a converted model; ``base``: what LoRA changes, if it does.
-
-    >>> "base" in card({"units": {}}, "mine", "the-base") and "| longest" in card({"max_length": 8}, "mine", None)
-    True
-    """
-    rows = "\n".join(f"| {words} | `{settings[name]}` |" for name, words in NAMED.items() if name in settings)
-    contents = WHOLE if base is None else LORA.format(base=base, folder=folder)
-    return CARD_TEXT.format(folder=folder, contents=contents, rows=rows)

@@ -83,12 +83,22 @@ def drop(folder: Path) -> None:
 
 
 def named_tensors(model: nn.Module, optimizer: optim.Optimizer) -> Tensors:
-    """Weights, buffers and optimizer moments under names that outlive the order of parameters."""
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    """Trained weights, buffers and optimizer moments under names that outlive the order of parameters.
+
+    Frozen weights are those the run began with: :func:`frozen` tells which, and a fingerprint of them is kept.
+    """
+    still = frozen(model)
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items() if name not in still}
     for name, parameter in _trained(model):
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{name}.{key}"] = value
     return tensors
+
+
+def frozen(model: nn.Module) -> Tensors:
+    """The weights that are not trained, tied ones under all of their names."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: parameter.detach() for name, parameter in named if not parameter.requires_grad}
 
 
 def copied(value: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
@@ -114,13 +124,16 @@ def unpack(tensors: Tensors, model: nn.Module, optimizer: optim.Optimizer, place
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], placed: Placed) -> None:
+    """Into place; frozen weights that are not given stay as they are."""
     present = model.state_dict()
-    model.load_state_dict({name: placed(t, present[name]) if name in present else t for name, t in weights.items()})
+    given = {name: placed(t, present[name]) if name in present else t for name, t in weights.items()}
+    model.load_state_dict({**{name: present[name] for name in frozen(model) if name in present}, **given})
 
 
 def _require_fitting(tensors: Tensors, model: nn.Module) -> None:
     """What the model and AdamW need must be there in shape and dtype, and nothing besides."""
-    expected = {f"model.{name}": _kind(t) for name, t in model.state_dict().items()}
+    still = frozen(model)
+    expected = {f"model.{name}": _kind(t) for name, t in model.state_dict().items() if name not in still}
     for name, parameter in _trained(model):
         moments = {
             f"optimizer.{name}.exp_avg": _kind(parameter),

@@ -84,6 +84,8 @@ class Run:
         self.stepper, self.batches, self.settings = stepper, batches, settings
         self.config = stepper.config
         self.step, self.loss, self.norm, self.tokens_per_step = 0, math.nan, math.nan, 0
+        self.frozen: str | None = None
+        """A fingerprint of the weights that are not trained, which checkpoints do not hold."""
         self.seconds, self.began = 0.0, time.perf_counter()
         self.read_at, self.steady = 0, (0, 0.0)
         """The step at which the loss was last read; step and seconds of the first time in this process."""
@@ -129,13 +131,14 @@ class Run:
     def save(self, folder: Path) -> None:
         if not self.step:
             return
-        names = ("step", "loss", "norm", "tokens_per_step", "seconds", "settings")
+        names = ("step", "loss", "norm", "tokens_per_step", "seconds", "settings", "frozen")
         state = {name: getattr(self, name) for name in names}
         tensors = self.stepper.pack()
         self.stepper.team.lead(lambda: checkpoints.save(folder, self.step, tensors, state))
 
     def restore(self, folder: Path) -> None:
         team = self.stepper.team
+        self.frozen = self.stepper.frozen()
         found = team.together(lambda: self._found(folder))
         steps = team.everyone(found[1]["step"] if found else 0)
         if len(set(steps)) > 1:
@@ -165,6 +168,11 @@ class Run:
             raise CheckpointError(
                 f"the checkpoint in {folder} belongs to another run ({'; '.join(unlike)}); "
                 "use its settings, or another folder"
+            )
+        if self.stepper.team.leads and found[1].get("frozen") != self.frozen:
+            raise CheckpointError(
+                f"the checkpoint in {folder} changes other weights: those that are not trained are not the ones it was "
+                "made with; use the model it was made from, or another folder"
             )
         if step > self.config.steps:
             place = checkpoints.place_of(folder, step)

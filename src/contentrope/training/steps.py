@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 from contentrope.errors import InputError
+from contentrope.sealed import fingerprint
 from contentrope.training import checkpoint as checkpoints
 from contentrope.training.batches import IGNORED, Batch, mixed_seed
 from contentrope.training.config import TrainConfig, computing_in
@@ -68,6 +69,7 @@ class Stepper:
         """True while only some of the weights have moved: not a state to save."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._static: Batch | None = None
+        self._frozen: str | None = None
 
     @property
     def reads_every(self) -> int:
@@ -101,6 +103,7 @@ class Stepper:
         """Begin again with other weights, all in place: what was compiled and captured serves the next run too."""
         self.config = replace(self.config, seed=seed)
         checkpoints.load_weights(self.model, weights, self._placed)
+        self._frozen = None
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
@@ -110,6 +113,16 @@ class Stepper:
         named = checkpoints.named_tensors(self.model, self.optimizer)
         whole = ((name, self._whole(value)) for name, value in named.items())
         return {name: checkpoints.copied(value) for name, value in whole if self.team.leads}
+
+    def frozen(self) -> str | None:
+        """A fingerprint of the weights that are not trained; None if all are, and in processes that do not lead.
+
+        All must ask. It is found once: nothing here changes them.
+        """
+        if self._frozen is None and (still := checkpoints.frozen(self.model)):
+            whole = ((name, self._whole(value)) for name, value in still.items())
+            self._frozen = fingerprint(pair for pair in whole if self.team.leads)
+        return self._frozen if self.team.leads else None
 
     def unpack(self, tensors: checkpoints.Tensors) -> None:
         """Go on from what :meth:`pack` gave, in as many processes as it may have been."""
