@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from contentrope.cli import evaluate, finetune, generate, main, parsing, train
+from contentrope.cli import evaluate, evaluate_tokens, finetune, generate, main, parsing, train
 from contentrope.cli.commands import Info
 from experiments import __main__ as experiments
 from experiments import report
@@ -82,6 +82,7 @@ def nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train.Train, "_train", stop)
     monkeypatch.setattr(finetune.Finetune, "_train", stop)
     monkeypatch.setattr(evaluate.Evaluate, "_measure", stop)
+    monkeypatch.setattr(evaluate_tokens, "evaluate_tokens", stop)
     monkeypatch.setattr(sys.modules["experiments.runner"], "measure_all", stop)
     monkeypatch.setattr(generate.Generate, "_write_tokens", stop)
     for name in ("generate", "generate_stream"):
@@ -197,6 +198,6 @@ def test_the_file_of_a_finished_run_may_say_anything(
 def test_these_tests_know_every_option() -> None:
     known = set(options_of(train.Train))
     assert {"--variant", "--dim", "--learning-rate", "--seed", "--out"} <= known
-    assert "--model" not in set(options_of(evaluate.Evaluate)), "its folder comes without a name"
+    assert "--folder" not in set(options_of(evaluate.Evaluate)), "its folder comes without a name"
     assert {"--original-steps", "--learning-rate", "--dim", "--jobs"} <= set(options_of_experiment("retrofit"))
     assert parsing.EXPECTED_ERRORS

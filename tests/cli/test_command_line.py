@@ -25,7 +25,7 @@ OPTIONS = {
         "--precision",
         "--tensorboard",
     ),
-    "contentrope evaluate": ("MODEL_DIR", "--text", "--lengths", "--distant", "--part {held-out,whole}"),
+    "contentrope evaluate": ("MODEL_DIR", "--text", "--lengths", "--distant", "--part {held-out,whole}", "--tasks"),
     "contentrope finetune": (
         "--model MODEL",
         "--text TEXT",
@@ -85,7 +85,7 @@ def test_help_names_all_experiments(capsys: pytest.CaptureFixture[str]) -> None:
         ("contentrope trian", ["train, finetune, evaluate, generate, info"]),
         ("contentrope", ["{train, finetune, evaluate, generate, info}"]),
         ("contentrope train --out x", ["--text {shakespeare,stdlib,PATH}"]),
-        ("contentrope evaluate", ["MODEL_DIR"]),
+        ("contentrope evaluate --lengthz 3", ["--lengthz", "--lengths INT [INT ...]"]),
     ],
 )
 def test_a_wrong_command_line_says_what_is_allowed(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 
+import pytest
 from rich.console import Console
 
-from contentrope.cli.progress import Bars, Lines, progress_display
+from contentrope.cli import progress
+from contentrope.cli.progress import Bars, Lines, counting, progress_display
 from contentrope.training import StepReport
 
 
@@ -71,3 +74,27 @@ def test_a_single_run_needs_no_overall_bar() -> None:
         bars.planned(1, 0, 400)
         bars.trained("rope", report(100))
         assert len(shown_by(bars)) == 1
+
+
+def test_what_is_counted_is_a_bar_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with counting(console, "[kv] at 4,096 tokens", 20) as advance:
+        advance(5)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[kv] at 4,096 tokens" in printed
+    assert " 25%" in printed
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(1.0, 0), (31.0, 3)])
+def test_what_is_counted_is_a_line_now_and_then_in_a_log(
+    seconds: float, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=seconds)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    console = Console(file=io.StringIO(), width=80)
+    with counting(console, "kv", 4) as advance:
+        for done in (1, 2, 3):
+            advance(done)
+    printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(printed) == lines
+    assert not lines or "kv: 1 of 4, 93 s left" in printed[0]

@@ -206,9 +206,8 @@ def _extract(archive: Path, place: Path) -> None:
 
 
 def _of_squad(line: dict[str, Any]) -> Question:
-    passage, _, question = (
-        line["query"].removeprefix(f"Title: {line['title']}\nBackground: ").rpartition("\nQuestion: ")
-    )
+    said = line["query"].removeprefix(f"Title: {line['title']}\nBackground: ").removesuffix("\nAnswer:")
+    passage, _, question = said.rpartition("\nQuestion: ")
     return Question(question.strip(), _distinct(line["answers_text"]), passage, line["title"])
 
 

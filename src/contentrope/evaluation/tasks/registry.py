@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -121,8 +122,8 @@ def _prose(task: str, data: LongContext | None, text: str | None) -> Prose:
 
 def _keys_of(task: str) -> int | None:
     """
-    >>> _keys_of("kv_1000"), _keys_of("kv"), _keys_of("kv_many")
+    >>> _keys_of("kv_1000"), _keys_of("kv"), _keys_of("kv_0")
     (1000, None, None)
     """
-    number = task.removeprefix("kv_")
-    return int(number) if number != task and number.isascii() and number.isdigit() and len(number) < 7 else None
+    found = re.fullmatch(r"kv_([1-9][0-9]{0,5})", task)
+    return int(found[1]) if found else None
