@@ -1,6 +1,6 @@
 """What is measured of one model: perplexity by length and by position, use of the past, tasks, short texts.
 
-Shapes: rows (windows), seq (tokens of one), vocab.
+Shapes: rows are windows.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ from statistics import fmean
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from contentrope.corpora.long_context import long_context
 from contentrope.errors import InputError
-from contentrope.evaluation.answers import answers
+from contentrope.evaluation.answers import accuracy, answers
 from contentrope.evaluation.distant import doubling_edges, perplexity_with_changed_past
-from contentrope.evaluation.perplexity import evaluating, perplexity_of
-from contentrope.evaluation.tasks import Example, examples, score
-from contentrope.hf.finetune import CausalLM
+from contentrope.evaluation.perplexity import perplexity_of, token_losses
+from contentrope.evaluation.tasks import examples, score
+from contentrope.hf.losses import Predictor
 from experiments.open_model.config import LISTS, LONGEST_LIST, Reading
 from experiments.open_model.models import Books
 
 SHORT = 1024
 """Tokens that a single passage with its question has at most."""
-HEAD_TOKENS = 4096
-"""Whose logits are made at once: a large vocabulary would fill the memory."""
 
 
 def windows(books: Books, reading: Reading, length: int) -> Int[Tensor, "rows length+1"]:
@@ -54,28 +51,16 @@ def _ends(books: list[Tensor], longest: int, count: int) -> Iterator[tuple[Tenso
         yield from ((ids, longest + 1 + round(room * place / max(share - 1, 1))) for place in range(share))
 
 
-@torch.no_grad()
-def last_losses(model: Any, row: Int[Tensor, "seq+1"], count: int) -> Float[Tensor, "count"]:
-    """Minus the log probability of the last ``count`` tokens of a text, in float32."""
-    inputs, targets = row[None, :-1].to(model.device), row[-count:].to(model.device)
-    with evaluating(model):
-        hidden = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state[0, -count:]
-        head = model.get_output_embeddings()
-        parts = zip(hidden.split(HEAD_TOKENS), targets.split(HEAD_TOKENS), strict=True)
-        return torch.cat([F.cross_entropy(head(x).float(), y, reduction="none").cpu() for x, y in parts])
-
-
 def perplexity_at(model: Any, books: Books, reading: Reading, length: int) -> float:
     """Over the tokens that all lengths score."""
-    rows = windows(books, reading, length)
-    return perplexity_of(torch.stack([last_losses(model, row, reading.scored) for row in rows]))
+    losses = token_losses(Predictor(model), windows(books, reading, length), batch_tokens=length)
+    return perplexity_of(losses[:, -reading.scored :])
 
 
 def by_position(model: Any, books: Books, reading: Reading) -> dict[str, Any]:
     """Perplexity between positions that double, in a quarter of the windows."""
     length = reading.position_length
-    rows = windows(books, reading, length)[::4]
-    losses = torch.stack([last_losses(model, row, length) for row in rows])
+    losses = token_losses(Predictor(model), windows(books, reading, length)[::4], batch_tokens=length)
     edges = doubling_edges(length)
     bins = losses.split([end - begin for begin, end in pairwise(edges)], dim=1)
     found = {"perplexity": [perplexity_of(part) for part in bins], "tokens": [part.numel() for part in bins]}
@@ -86,7 +71,7 @@ def use_of_the_past(model: Any, tokenizer: Any, books: Books, reading: Reading) 
     """Perplexity of the last tokens with the paragraphs before them as written, in another order, missing, others."""
     length = reading.distant_length
     return perplexity_with_changed_past(
-        CausalLM(model),
+        Predictor(model),
         books.held_out_row.long(),
         length,
         near=reading.near,
@@ -134,23 +119,18 @@ def exact_and_f1(answer: str, references: tuple[str, ...]) -> tuple[float, float
     return float(exact), best
 
 
-def answered(
-    model: Any, tokenizer: Any, task: str, size: int, count: int, chat: bool = False
-) -> list[tuple[Example, str]]:
-    """What the model says to the first examples of a task, of ``size`` tokens or pairs."""
+def found_in(model: Any, tokenizer: Any, task: str, size: int, count: int) -> float:
+    """Share of what the first examples of a task, of ``size`` tokens or pairs, ask for that the model finds."""
     length = LONGEST_LIST if LISTS.fullmatch(task) else size
-    asked = examples(task, tokenizer, length, count, data=long_context(), chat=chat)
-    enough = None if task == "squad" else lambda example, answer: score(task, example, answer) == 1.0
-    return list(zip(asked, answers(model, tokenizer, asked, chat=chat, enough=enough), strict=True))
-
-
-def accuracy(task: str, said: list[tuple[Example, str]]) -> float:
-    return fmean(score(task, example, answer) for example, answer in said)
+    found, _ = accuracy(model, tokenizer, task, examples(task, tokenizer, length, count, data=long_context()))
+    return found
 
 
 def single_passages(model: Any, tokenizer: Any, count: int) -> dict[str, float]:
     """Questions of SQuAD on one passage: how many answers hold a reference, are one, and overlap with one."""
-    said = answered(model, tokenizer, "squad", SHORT, count)
-    both = [exact_and_f1(answer.strip().split("\n")[0], example.answers) for example, answer in said]
+    asked = examples("squad", tokenizer, SHORT, count, data=long_context())
+    said = answers(model, tokenizer, asked)
+    both = [exact_and_f1(answer.strip().split("\n")[0], one.answers) for one, answer in zip(asked, said, strict=True)]
     exact, f1 = (fmean(values) for values in zip(*both, strict=True))
-    return {"contained": accuracy("squad", said), "exact": exact, "f1": f1}
+    contained = fmean(score("squad", one, answer) for one, answer in zip(asked, said, strict=True))
+    return {"contained": contained, "exact": exact, "f1": f1}

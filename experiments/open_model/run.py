@@ -122,8 +122,7 @@ class OpenModel(Experiment):
         if kind == "short":
             return measuring.single_passages(model, self.tokenizer, asking.short_examples)
         task, size = rest[0], int(rest[1])
-        said = measuring.answered(model, self.tokenizer, task, size, asking.count(task, size))
-        return measuring.accuracy(task, said)
+        return measuring.found_in(model, self.tokenizer, task, size, asking.count(task, size))
 
 
 # --- runs as far as they have come ---------------------------------------------------------------------------------
