@@ -17,12 +17,14 @@ from tests.hf.models import enliven
 pytest.importorskip("lm_eval", reason="needs lm_eval")
 
 TOKENIZER = character_tokenizer("abcdefghij .\n")
+TOKENIZER.eos_token = TOKENIZER.pad_token = "\n"
+# White space at the end of a context would be counted as part of the choice.
 DOCUMENTS = [
-    {"context": "abc def.\nghi jab.\ncde fgh.\nabc ", "choices": ["def.", "ghi.", "jj"], "answer": 0},
-    {"context": "jig.\nhag bad.\n" * 5 + "bed ", "choices": ["head.", "fade.", "bad."], "answer": 2},
+    {"context": "abc def.\nghi jab.\ncde fgh.\nabc", "choices": ["def.", "ghi.", "jj"], "answer": 0},
+    {"context": "jig.\nhag bad.\n" * 5 + "bed", "choices": ["head.", "fade.", "bad."], "answer": 2},
     {"context": "a", "choices": ["bc", "cab fed.", "i"], "answer": 1},
-    {"context": "feed\nthe bee.\n".replace("t", "") * 3, "choices": ["he", "fab.", "cage"], "answer": 1},
-    {"context": "ab.\ncd.\nef.\n" * 8, "choices": ["gh.", "i.", "ab."], "answer": 0},
+    {"context": "feed\nhe bee.\n" * 3 + "a", "choices": ["he", "fab.", "cage"], "answer": 1},
+    {"context": "ab.\ncd.\nef.\n" * 8 + "g", "choices": ["gh.", "i.", "ab."], "answer": 0},
 ]
 NEW = 6
 
@@ -55,15 +57,21 @@ WRITING = {"task": "writing", "output_type": "generate_until", "doc_to_target": 
            "metric_list": [{"metric": "exact_match"}]}  # fmt: skip
 
 
-def harness(made: Any, asked: dict[str, Any], batch_size: int) -> list[Any]:
-    """What the harness hears of every document: log probabilities of the choices, or a text."""
+Heard = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module", params=[1, 4], ids=lambda rows: f"{rows} a batch")
+def heard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Heard:
+    """What the harness hears of every document, by task: log probabilities of the choices, or a text."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
-    reader = HFLM(pretrained=made, tokenizer=TOKENIZER, batch_size=batch_size, max_length=256)
-    found = simple_evaluate(model=reader, tasks=[asked], log_samples=True, bootstrap_iters=0)
-    samples = sorted(found["samples"][asked["task"]], key=lambda sample: sample["doc_id"])
-    return [[response[0] for response in sample["resps"]] for sample in samples]
+    folder = tmp_path_factory.mktemp("documents")
+    reader = HFLM(pretrained=model(attached=True), tokenizer=TOKENIZER, batch_size=request.param, max_length=256)
+    tasks = [task(folder, **CHOICES), task(folder, **WRITING)]
+    found = simple_evaluate(model=reader, tasks=tasks, log_samples=True, bootstrap_iters=0)
+    samples = {name: sorted(of_it, key=lambda one: one["doc_id"]) for name, of_it in found["samples"].items()}
+    return {name: [[said[0] for said in one["resps"]] for one in of_it] for name, of_it in samples.items()}
 
 
 @torch.no_grad()
@@ -84,23 +92,19 @@ def written(made: Any, context: str) -> str:
     return TOKENIZER.decode(new, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_choices_have_the_models_own_log_probabilities(batch_size: int, tmp_path: Path) -> None:
+def test_choices_have_the_models_own_log_probabilities(heard: Heard) -> None:
     """Rows of a batch are padded on the right."""
-    made, plain = model(attached=True), model(attached=False)
-    found = harness(made, task(tmp_path, **CHOICES), batch_size)
-    for document, heard in zip(DOCUMENTS, found, strict=True):
-        for choice, (value, _) in zip(document["choices"], heard, strict=True):
+    made, plain, found = model(attached=True), model(attached=False), heard["choices"]
+    for document, said in zip(DOCUMENTS, found, strict=True):
+        for choice, (value, _) in zip(document["choices"], said, strict=True):
             assert float(value) == pytest.approx(log_probability(made, document["context"], choice), abs=1e-4)
     far = DOCUMENTS[1]
     others = [log_probability(plain, far["context"], choice) for choice in far["choices"]]
     assert max(abs(float(value) - other) for (value, _), other in zip(found[1], others, strict=True)) > 1e-2
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_answers_are_what_the_model_writes_alone(batch_size: int, tmp_path: Path) -> None:
+def test_answers_are_what_the_model_writes_alone(heard: Heard) -> None:
     """Rows of a batch are padded on the left, and go on from a cache."""
-    made, plain = model(attached=True), model(attached=False)
-    found = [heard[0] for heard in harness(made, task(tmp_path, **WRITING), batch_size)]
+    made, plain, found = model(attached=True), model(attached=False), [said[0] for said in heard["writing"]]
     assert found == [written(made, document["context"]) for document in DOCUMENTS]
     assert found != [written(plain, document["context"]) for document in DOCUMENTS]

@@ -100,21 +100,23 @@ def test_what_was_measured_is_kept_when_the_rest_fails(
     assert of(results)["tasks"] == expected["tasks"]
 
 
-def test_parts_can_be_asked_for_one_after_the_other(folder: Path, tmp_path: Path) -> None:
-    config = tiny(folder, variants=(WINDOW,))
+@pytest.mark.parametrize("more", ["", ",address=none", ",train=lora"])
+def test_parts_can_be_asked_for_one_after_the_other(more: str, folder: Path, tmp_path: Path) -> None:
+    name = f"{WINDOW}{more}"
+    config = tiny(folder, variants=(name,), main=(name,))
     first = run(replace(config, measures=("perplexity",)), tmp_path)
-    assert "tasks" not in of(first)
-    assert has_checkpoint(tmp_path), "more may be measured"
+    assert "tasks" not in of(first, name)
+    assert has_checkpoint(tmp_path, name), "more may be measured"
     second = Recorder()
     results = run(replace(config, measures=("tasks",)), tmp_path, second)
     assert second.of("trained") == []
-    assert of(results)["perplexity"] == of(first)["perplexity"]
-    assert set(of(results)["tasks"]) == {"kv_2", "kv_3"}
+    assert of(results, name)["perplexity"] == of(first, name)["perplexity"]
+    assert set(of(results, name)["tasks"]) == {"kv_2", "kv_3"}
     assert results["config"]["measures"] == ["perplexity", "tasks"]
-    assert of(results)["tasks"] == of(run(config, tmp_path / "at-once"))["tasks"]
+    assert of(results, name)["tasks"] == of(run(config, tmp_path / "at-once"), name)["tasks"]
     third = Recorder()
     run(config, tmp_path, third)
-    assert third.of("kept") == [(WINDOW,)]
+    assert third.of("kept") == [(name,)]
 
 
 def test_other_settings_are_refused_in_the_same_folder(folder: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class FewBooks:
         return {f"book-{seed}": prose(seed) for seed in seeds} | {"tale": "Short.\n" if split == "validation" else ""}
 
     def squad(self) -> list[Question]:
-        return [Question("What was grey?", ("the sea", "sea"), "The sea was grey.", "Sea")]
+        return [Question(f"What was {word}?", ("the sea", "sea"), f"The sea was {word}.", "Sea") for word in WORDS]
 
 
 def saved_model(folder: Path) -> Path:
