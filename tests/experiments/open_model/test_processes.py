@@ -67,7 +67,7 @@ def test_two_processes_train_what_one_would(tmp_path: Path, monkeypatch: pytest.
     for name, value in own.items():
         # float32, and AdamW divides by gradients that may be small.
         torch.testing.assert_close(shared[name], value, atol=2e-4, rtol=2e-3, msg=lambda t, name=name: f"{name}: {t}")
-        start = before.get(name.removeprefix("model/"))
+        start = before.get(name.removeprefix("model."))
         changed += start is not None and not torch.allclose(start, value, atol=1e-3)
     assert changed, "nothing was trained, so nothing was compared"
 
