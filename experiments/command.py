@@ -16,14 +16,22 @@ from docstring_parser import parse_from_object
 from tyro.conf import arg
 
 from contentrope.cli import Command
-from contentrope.cli.options import Device, chosen_device, one, require_folder, require_no_file, several
+from contentrope.cli.options import (
+    Device,
+    chosen_device,
+    is_first_process,
+    one,
+    require_folder,
+    require_no_file,
+    several,
+)
 from contentrope.cli.parsing import parse_words
 from contentrope.cli.progress import progress_display
 from contentrope.cli.tables import SavingConsole, say
 from contentrope.errors import InputError, quoted
-from contentrope.training import TrainConfig
+from contentrope.training import TrainConfig, local_device
 from experiments import report, runner
-from experiments.experiment import Experiment
+from experiments.experiment import ASKED_FOR, Experiment
 from experiments.results import EXPERIMENTS, OLD_NAMES, ResultError
 
 PROGRAM = "python -m experiments"
@@ -32,8 +40,10 @@ TITLES = {
     "facts": "Train on facts and sentences about them, then ask for names among other facts: which is the answer from?",
     "retrofit": "Give a finished model content addresses with a tenth of its training, then read longer windows.",
     "timing": "Time whole training steps: how much longer do they take with addresses than with plain RoPE?",
+    "open_model": "Convert SmolLM2-135M in several ways with the same short training, then read far beyond its limit.",
 }
 MORE = {
+    "open_model": "First python -m experiments.open_model.weights. --variants, --seeds, --measures ask for a part.",
     "retrofit": "A checkpoint of your own: --model DIR --text my-texts/ --length 1024 --steps 200",
     "timing": "Use the device for nothing else meanwhile.",
 }
@@ -83,6 +93,9 @@ class Run:
         require_folder(self.out)
         device, console, file = chosen_device(self.device), SavingConsole(), self.out / runner.RESULTS
         how: dict[str, Any] = {"preset": self.preset, "jobs": self.jobs, "asked": self.asked}
+        if runner.is_launched() and self.experiment.trains_in_processes:
+            self._train(device)
+            return
         try:
             report.claim(self.out)
             with progress_display(console) as progress:
@@ -97,13 +110,19 @@ class Run:
             raise
         say(console, f"written: {file}")
 
+    def _train(self, device: str) -> None:
+        console = SavingConsole(quiet=not is_first_process())
+        with progress_display(console) as progress:
+            runner.train_in_processes(self.experiment, self.out, progress, str(local_device(device)))
+        say(console, "trained; the same command in one process, without accelerate launch, measures")
+
 
 def parse(words: Sequence[str]) -> Command:
     """The experiment that the words ask for; wrong ones are an :class:`InputError` that says what is allowed."""
     name, *rest = words or [""]
     if name in ("-h", "--help"):
         print(f"usage: {PROGRAM} EXPERIMENT [--preset quick] [options]\n")
-        print("\n".join(f"{experiment:10}{title}" for experiment, title in TITLES.items()))
+        print("\n".join(f"{experiment:12}{title}" for experiment, title in TITLES.items()))
         raise SystemExit(0)
     if name not in EXPERIMENTS:
         hint = f"; {name} is now called {OLD_NAMES[name]}" if name in OLD_NAMES else ""
@@ -117,7 +136,8 @@ def parse(words: Sequence[str]) -> Command:
     options = parse_words(_options(settings, presets), rest, f"{PROGRAM} {name}", description)
     given = {setting: value for setting in settings if (value := getattr(options, setting.name)) is not None}
     config, recorded = configured(presets[preset], preset, given)
-    experiment = getattr(import_module(f"experiments.{name}.run"), name.title())(config)
+    kind = name.title().replace("_", "")
+    experiment = getattr(import_module(f"experiments.{name}.run"), kind)(config)
     out = options.out or Path(f"runs/{name}-{recorded}")
     return Run(experiment, recorded, asked(preset, given), out, options.device, options.jobs)
 
@@ -214,7 +234,7 @@ def configured(preset: Any, name: str, given: Mapping[Setting, Any]) -> tuple[An
     if "model" in changes:
         require_no_file(changes["model"])
     config = replace(preset, **changes, **parts)
-    same = replace(config, seeds=preset.seeds, variants=preset.variants) == preset
+    same = replace(config, **{part: getattr(preset, part) for part in ASKED_FOR if hasattr(preset, part)}) == preset
     return config, name if same else "custom"
 
 
@@ -228,7 +248,7 @@ def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
 def asked(preset: str, given: Mapping[Setting, Any]) -> list[str]:
     words = ["--preset", preset]
     for setting, value in given.items():
-        if setting.name not in ("seeds", "variants"):
+        if setting.name not in ASKED_FOR:
             option, values = f"--{setting.name.replace('_', '-')}", _words(value)
             dashed = len(values) == 1 and values[0].startswith("-")  # it would be taken for an option
             words += [f"{option}={values[0]}"] if dashed else [option, *values]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from experiments.facts import CONDITIONS
 from experiments.facts.plot import HIT, PAPER, order_table, row_table, scaling_table, scores
 from experiments.growth.plot import length_table, lengths
+from experiments.open_model import plot as open_model
 from experiments.report import markdown, write_figure
 from experiments.results import ResultError, Results, numbers, read, variants
 from experiments.retrofit.plot import perplexity_table
@@ -233,6 +234,48 @@ def rounding(files: Sequence[Results]) -> list[Table]:
     ]
 
 
+class Larger(NamedTuple):
+    """A model's sizes, as its maker tells them."""
+
+    name: str
+    parameters: float
+    layers: int
+    width: int
+
+
+LARGER = (
+    Larger("SmolLM2-135M", 134.5e6, 30, 576),
+    Larger("1B (Llama 3.2)", 1.24e9, 16, 2048),
+    Larger("8B (Llama 3.1)", 8.03e9, 32, 4096),
+    Larger("70B (Llama 3.1)", 70.6e9, 80, 8192),
+)
+PRESET_TOKENS = 1000 * 4 * 8192
+"""What the full preset trains a conversion on: updates, rows, tokens of a row."""
+DENSE_BF16 = 989e12
+"""Operations a second of an H200, by its data sheet."""
+OF_TRAINING, OF_LORA = 16, 2
+"""Bytes a parameter: weights, gradients and two moments in float32; or frozen weights in bfloat16."""
+
+
+def operations(model: Larger, length: int) -> float:
+    """Of a trained token: 6 for each parameter, and 6 T d in each layer for the scores and values of T/2 keys."""
+    return 6 * model.parameters + 6 * model.layers * model.width * length
+
+
+def conversion_costs(data: Results) -> list[Table]:
+    """GPU hours and memory of larger conversions, at the share of the peak that was measured with the smallest."""
+    length, rate = data["config"]["context"], data["results"]["ours_tokens_per_second"]
+    share = rate * operations(LARGER[0], length) / DENSE_BF16
+    rows = []
+    for model in LARGER:
+        hours = PRESET_TOKENS * operations(model, length) / (share * DENSE_BF16) / 3600
+        sizes = (f"{model.parameters * size / 1e9:,.1f} GB" for size in (OF_TRAINING, OF_LORA))
+        amounts = f"{PRESET_TOKENS / 1e6:.1f} million", f"{operations(model, length) / 1e9:,.1f} billion"
+        rows.append([model.name, *amounts, f"{hours:,.2f}", *sizes])
+    head = ["model", "tokens", "operations a token", "GPU hours", "all weights trained", "LoRA"]
+    return [plain([*head], [*rows, ["share of the peak that this assumes", "", "", f"{100 * share:.0f}%", "", ""]])]
+
+
 # --- documents -----------------------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] = {
@@ -263,6 +306,9 @@ SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] 
     "addresses": ("benchmark-addresses-gpu.json", addresses),
     "training": ("benchmark-training-gpu.json", training),
     "rounding": ("fuzz", rounding),
+    "conversion-costs": ("benchmark-hf-train-window-8192-cuda.json", conversion_costs),
+    "open-model-quick": ("open-model-quick.json", lambda results: [open_model.perplexity_table(results)]),
+    "open-model-quick-tasks": ("open-model-quick.json", open_model.task_tables),
 }
 """By the name between ``<!-- name -->`` and ``<!-- /name -->``: a result file, several, or a folder; and its tables."""
 
@@ -283,6 +329,7 @@ FIGURES = {
     "facts-beyond": Figure("facts-beyond", "hits"),
     "retrofit-quick": Figure("retrofit-quick", "curve"),
     "retrofit-paper": Figure("retrofit-paper", "curve"),
+    "open-model-quick": Figure("open-model-quick", "curve"),
 }
 """What lies in results/ as SVG, by its name."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -24,14 +24,29 @@ class Evaluated(NamedTuple):
     """What was found, in a few words."""
 
 
+class Measured(NamedTuple):
+    """A piece of a run, which is kept at once: the rest may be measured by another command."""
+
+    variant: str
+    seed: int
+    found: dict[str, Any]
+    said: str
+
+
 class Finished(NamedTuple):
     variant: str
     seed: int
     run: dict[str, Any]
+    """What has not been told in pieces."""
     said: str
+    whole: bool = True
+    """Whether nothing is left to measure; otherwise its checkpoint is kept."""
 
 
-Tell = Callable[[Trained | Evaluated | Finished], None]
+Event = Trained | Evaluated | Measured | Finished
+Tell = Callable[[Event], None]
+ASKED_FOR = ("variants", "seeds", "measures")
+"""Settings that say what is to be measured, and change no number."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,8 @@ class Experiment:
     name: ClassVar[str]
     alone: ClassVar[bool] = False
     """Whether variants measured beside each other would disturb each other."""
+    trains_in_processes: ClassVar[bool] = False
+    """Whether several processes may share the training of a run, which is then measured by one: :meth:`train`."""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -51,6 +68,13 @@ class Experiment:
     @property
     def seeds(self) -> int:
         return cast(int, self.config.seeds)
+
+    def seeds_of(self, variant: str) -> range:
+        return range(self.seeds)
+
+    def lacks_something(self, variant: str, run: Mapping[str, Any]) -> bool:
+        """Whether a run in the results is to be gone on with: something is asked for that it has not."""
+        return False
 
     @property
     def steps(self) -> int:
@@ -71,6 +95,10 @@ class Experiment:
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         """Train and evaluate ``variant`` with each seed; ``tell`` hears of every step and of each finished run."""
+        raise NotImplementedError
+
+    def train(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
+        """Leave a finished checkpoint for each seed, from which :meth:`measure` goes on. All of a launch call it."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:

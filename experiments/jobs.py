@@ -21,7 +21,7 @@ from contentrope.errors import InputError
 from contentrope.files import Record, kept_by
 from contentrope.training import DivergedError
 from contentrope.training.loop import interrupts_held
-from experiments.experiment import Experiment, Finished, Tell
+from experiments.experiment import Experiment, Finished, Measured, Tell
 
 OF_ONE_VARIANT = (DivergedError, torch.OutOfMemoryError, InputError)
 """Failures that need not concern the other variants, such as weights that have become NaN: the others run on, and
@@ -119,7 +119,7 @@ def _let_one_pass(number: int, frame: FrameType | None) -> None:
 
 def _measure_apart(experiment: Experiment, variant: str, seeds: list[int], out: Path, device: str) -> None:
     def tell(event: Any) -> None:
-        if _Process.stop.is_set() and not isinstance(event, Finished):
+        if _Process.stop.is_set() and not isinstance(event, Measured | Finished):
             raise KeyboardInterrupt  # training saves where it is
         _Process.told.put(event)
 

@@ -26,12 +26,19 @@ from experiments import drawing
 from experiments.drawing import Plot
 from experiments.facts import plot as facts
 from experiments.growth import plot as growth
+from experiments.open_model import plot as open_model
 from experiments.results import ResultError, Results, all_runs, is_gone, missing, read, seeds
 from experiments.retrofit import plot as retrofit
 from experiments.tables import Cell, Table
 from experiments.timing import plot as timing
 
-MODULES: dict[str, ModuleType] = {"growth": growth, "facts": facts, "retrofit": retrofit, "timing": timing}
+MODULES: dict[str, ModuleType] = {
+    "growth": growth,
+    "facts": facts,
+    "retrofit": retrofit,
+    "timing": timing,
+    "open_model": open_model,
+}
 """Each has a title, tables and figures of a result; no other module knows all experiments."""
 KEY = (
     "Numbers are means ± standard deviations over seeds; one without ± is from one seed. The best of those compared is "
@@ -158,6 +165,7 @@ def command(results: Results) -> str:
         parts += [*map(str, asked), *(["--variants", *names] if names else [])]
     elif _preset(results) != CUSTOM:
         parts += ["--preset", _preset(results)]
+    parts += ["--measures", *results["config"]["measures"]] if results["config"].get("measures") else []
     parts += ["--seeds", str(len(seeds(results)))] if seeds(results) else []
     return shlex.join([*parts, "--out", _folder(results)])
 

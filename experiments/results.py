@@ -12,7 +12,7 @@ from typing import Any
 from experiments.tables import Measured, Table, by_column, measured, number
 
 Results = Mapping[str, Any]
-EXPERIMENTS = ("growth", "facts", "retrofit", "timing")
+EXPERIMENTS = ("growth", "facts", "retrofit", "timing", "open_model")
 OLD_NAMES = {"shakespeare": "growth", "context-growth": "growth"}
 """Of experiments, in files of before."""
 COMMA_BETWEEN_OPTIONS = re.compile(r",(?![^\[]*\])")
@@ -80,12 +80,18 @@ def seeds(results: Results) -> list[int]:
     return list(range(asked)) if isinstance(asked, int) else list(asked)
 
 
+def seeds_of(results: Results, variant: str) -> list[int]:
+    """Those of one variant: where some variants are the main ones, all others have one seed."""
+    main = results["config"].get("main")
+    return seeds(results)[: None if main is None or variant in main else 1]
+
+
 def missing(results: Results) -> list[str]:
     """The variants with seeds that were asked for and are not there yet."""
     found = []
     for variant in results["config"].get("variants") or ():
         done = results["variants"].get(variant, {"runs": {}})["runs"]
-        left = [str(seed) for seed in seeds(results) if str(seed) not in done]
+        left = [str(seed) for seed in seeds_of(results, variant) if str(seed) not in done]
         found += [f"{variant}, seed {', '.join(left)}"] if left else []
     return found
 

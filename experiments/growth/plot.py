@@ -46,7 +46,7 @@ def figures(results: Results) -> list[Plot]:
 
 def lengths(results: Results) -> list[int]:
     """Every length that some run was evaluated at."""
-    return sorted({int(length) for run in all_runs(results) for length in run["perplexity"]})
+    return sorted({int(length) for run in all_runs(results) for length in run.get("perplexity", {})})
 
 
 def curve(results: Results, variant: str) -> dict[int, Measured]:
@@ -176,7 +176,7 @@ def position_figure(results: Results) -> Plot | None:
 # --- use of distant text -------------------------------------------------------------------------------------------
 
 
-def distant_table(results: Results) -> Table | None:
+def distant_table(results: Results, kind: str = "characters") -> Table | None:
     """Perplexity with the text as written, and its change, seed by seed, when the distant text is tampered with."""
     treatments = [name for name in keys(results, "distant", "perplexity") if name != AS_WRITTEN]
     rows = []
@@ -189,7 +189,7 @@ def distant_table(results: Results) -> Table | None:
     if not rows:
         return None
     caption = (
-        f"Perplexity of {scored:,} characters in the last units, at least {near:,} characters, of windows of "
+        f"Perplexity of {scored:,} {kind} in the last units, at least {near:,} {kind}, of windows of "
         f"{length:,}, and its change when the units before them are in another order, missing, or from another text."
     )
     return Table(["distant text", AS_WRITTEN, *treatments], rows, DISTANT, caption)

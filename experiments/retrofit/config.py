@@ -3,94 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
-from contentrope.attention.api import check_window
 from contentrope.errors import InputError
-from contentrope.schemes.base import read_options
-from contentrope.schemes.variants import parse_variant
 from contentrope.training import TrainConfig
-from experiments.experiment import require_choices, require_integers, require_lists
+from experiments.conversions import UNTOUCHED, parse_conversion
+from experiments.experiment import require_integers, require_lists
 
 LONGEST_UNIT = 256
 """Tokens; a unit that gets longer ends there."""
-Positions = Literal["gated", "local"]
-Start = Literal["zero", "back"]
-Trained = Literal["all", "lora", "addresses", "nothing"]
-UNTOUCHED = "untouched"
-"""The original as it is, without further training."""
-RESCALINGS = ("pi", "ntk", "yarn")
-"""Other frequencies for the same global positions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Addresses:
-    """Content addresses in all layers."""
-
-    window: int = 0
-    """Units that began at most so many tokens back are read at the model's own positions; 0: the own unit alone."""
-    positions: Positions = "local"
-    """local: counted inside each unit at once; gated: from global to local in the course of training."""
-    start: Start = "zero"
-    """Addresses before they are trained. zero: all units lie upon the open one; back: a long unit before it, at
-    distances that the model knows, so that it reads well without training, but does not end as well with it."""
-    train: Trained = "all"
-    """all weights; lora: low-rank changes and the addresses; addresses alone; or nothing."""
-    competition: float = 1.0
-    """Exponent of the number of units, against which the open unit is weighed."""
-    learn_competition: bool = False
-    """For each layer and head, from there on."""
-    rank: int = 16
-    """Of LoRA."""
-
-    def __post_init__(self) -> None:
-        require_choices(self, positions=get_args(Positions), start=get_args(Start), train=get_args(Trained))
-        check_window(self.window)
-        if self.window and (self.positions, self.start) != ("local", "zero"):
-            raise InputError(f"window={self.window} has the model's own positions; leave out positions= and start=")
-        if self.start == "back" and self.positions == "gated":
-            raise InputError("start=back is for positions=local: a gate begins with units where the model has them")
-        if self.rank < 1:
-            raise InputError(f"rank must be at least 1, got {self.rank}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rescaling:
-    """Frequencies that a longer text does not take further than the training length did."""
-
-    factor: float = 16.0
-
-    def __post_init__(self) -> None:
-        if not self.factor >= 1.0:
-            raise InputError(f"factor must be at least 1, got {self.factor}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoChange:
-    """The original, trained on: what further training alone does."""
-
-
-def parse_conversion(name: str) -> Addresses | Rescaling | NoChange:
-    """The options of a conversion, or a refusal that lists those there are.
-
-    >>> options = parse_conversion("content:train=lora,competition=0")
-    >>> options.train, options.competition, options.rank
-    ('lora', 0, 16)
-    """
-    kinds = {"content": Addresses, "rope": NoChange, **dict.fromkeys(RESCALINGS, Rescaling)}
-    scheme = name.partition(":")[0]
-    if name == UNTOUCHED:
-        return NoChange()
-    if scheme not in kinds:
-        raise InputError(f"no conversion {name!r}; there are {UNTOUCHED}, {', '.join(kinds)}, each with its options")
-    variant = parse_variant(name)
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in variant.options.items()}
-    return read_options(scheme, kinds[scheme], given | variant.rotary)
-
-
-def is_trained(name: str) -> bool:
-    """Whether a conversion is followed by training."""
-    return name != UNTOUCHED and getattr(parse_conversion(name), "train", "all") != "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,10 @@ from contentrope.hf.characters import Encoded, character_tokenizer, encode
 from contentrope.results import environment, read_json
 from contentrope.training import Batches, MetricsLog, Stepper, StepReport, Windows, train
 from contentrope.training.seeds import seeded
+from experiments.conversions import UNTOUCHED, Addresses, is_trained, parse_conversion
 from experiments.experiment import Evaluated, Experiment, Finished, Tell, Trained
 from experiments.models import folder_of, in_short, perplexities, size_of, stepper_for, training_facts
-from experiments.retrofit.config import UNTOUCHED, Addresses, RetrofitConfig, is_trained, parse_conversion
+from experiments.retrofit.config import RetrofitConfig
 
 MOST_LOGITS = 2**26
 """At once, but for a single window that has more: a large vocabulary would fill the memory."""
@@ -94,7 +95,7 @@ class Retrofit(Experiment):
             elif variant == UNTOUCHED and self.config.model is None:
                 stored = read_json(Path(original) / models.FACTS)
                 facts |= {name: value for name, value in stored.items() if name != "settings"}
-            if variant != UNTOUCHED:
+            if variant != UNTOUCHED and getattr(parse_conversion(variant), "address", "") != "random":
                 self._save(variant, model, folder_of(out, variant, seed) / "model")
             found = self._evaluate(variant, seed, model, tell)
             tell(Finished(variant, seed, found | facts, in_short(found["perplexity"])))
@@ -121,7 +122,7 @@ class Retrofit(Experiment):
 
     def _save(self, variant: str, model: Any, folder: Path) -> None:
         from contentrope.hf.saving import save_pretrained
-        from experiments.retrofit.models import save_plain
+        from experiments.converted import save_plain
 
         if isinstance(parse_conversion(variant), Addresses):
             save_pretrained(model.model, folder, self.tokenizer)

@@ -29,7 +29,7 @@ from contentrope.corpora import read_text
 from contentrope.hf.characters import character_tokenizer, encode
 from contentrope.hf.finetune import CausalLM
 from contentrope.hf.loading import load_any
-from experiments.retrofit.models import save_plain
+from experiments.converted import save_plain
 from tests.experiments.retrofit.tiny import TOKENIZER, lively_reader, saved_original
 from tests.hf.models import tiny
 

@@ -29,6 +29,8 @@ def test_python_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest
 
 OF_OTHERS = {
     "cpu",
+    "fsdp_auto_wrap_policy",
+    "fsdp_transformer_layer_cls_to_wrap",
     "fsdp_version",
     "help",
     "local-dir",
@@ -41,7 +43,13 @@ OF_OTHERS = {
     "use_fsdp",
 }
 """Options of accelerate, torchrun, hf, compute-sanitizer and tyro."""
-PARSED = ("src/contentrope/cli", "benchmarks", "tests/fuzz", "experiments/facts/show.py")
+PARSED = (
+    "src/contentrope/cli",
+    "benchmarks",
+    "tests/fuzz",
+    "experiments/facts/show.py",
+    "experiments/open_model/weights.py",
+)
 
 
 def own_options() -> set[str]:

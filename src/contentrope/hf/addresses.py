@@ -74,11 +74,12 @@ class Addresses(nn.Module):
         self,
         embedded: Float[Tensor, "batch columns dim"],
         local: Int[Tensor, "batch columns"],
-        slot: Int[Tensor, "batch columns"],
+        unit: Int[Tensor, "batch columns"],
         valid: Bool[Tensor, "batch columns"],
         padded: bool,
     ) -> list[Float[Tensor, "batch slots kv_heads pairs"]]:
-        """The angles of the units in some columns of a text, counted by ``slot``."""
+        """The angles of the units in some columns of a text, counted from the first column's."""
+        slot = unit - unit[:, :1]
         rotated = (self._rotate(index, embedded, local) for index in range(len(self.by_turning)))
         sums = (sum_by_slot(x, slot, valid, padded) for x in rotated)
         return [address(*both) for address, both in zip(self.by_turning, sums, strict=True)]

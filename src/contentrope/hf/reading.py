@@ -171,10 +171,9 @@ def _addresses_of(reading: Reading, leaving: Leaving) -> list[Float[Tensor, "bat
     assert columns is not None
     names = "ids", "unit", "local", "valid"
     ids, unit, local, valid = (columns.fact(name, leaving.begin, leaving.end) for name in names)
-    slot = unit - unit[:, :1]
     padded = columns.padded or reading.units.padded
-    by_slot = reading.addresses.of_columns(reading.embed(ids), local, slot, valid.bool(), padded)
-    index = slot[..., None, None]
+    by_slot = reading.addresses.of_columns(reading.embed(ids), local, unit, valid.bool(), padded)
+    index = (unit - unit[:, :1])[..., None, None]
     return [x.gather(1, index.expand(-1, -1, *x.shape[2:])) for x in by_slot]
 
 

@@ -27,7 +27,7 @@ SHOWN += [path for path in COMMITTED if path.parent.name == LIKE_EACH_OTHER][:1]
 
 
 def test_there_are_results_of_all_experiments() -> None:
-    assert {read(path)["experiment"] for path in COMMITTED} == {"growth", "facts", "retrofit", "timing"}
+    assert {read(path)["experiment"] for path in COMMITTED} == {"growth", "facts", "retrofit", "timing", "open_model"}
 
 
 @pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.stem)

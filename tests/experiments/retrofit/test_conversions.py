@@ -18,8 +18,10 @@ from contentrope.hf.plain import load_model
 from contentrope.schemes.ntk import NtkAware
 from contentrope.schemes.pi import PositionInterpolation
 from contentrope.units import Segmenter, Terminators
-from experiments.retrofit.config import PRESETS, Addresses, RetrofitConfig
-from experiments.retrofit.models import add_dropout, converted, long_unit, rescaled, save_plain, with_addresses
+from experiments.conversions import Addresses
+from experiments.converted import long_unit, rescaled, save_plain, with_addresses
+from experiments.retrofit.config import PRESETS, RetrofitConfig
+from experiments.retrofit.models import add_dropout, converted
 from experiments.retrofit.run import Retrofit
 from tests.experiments.retrofit.tiny import LINES, TINY, TOKENIZER, lively_reader, saved_original
 

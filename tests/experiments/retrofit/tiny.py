@@ -10,8 +10,10 @@ import torch
 from contentrope.hf.characters import character_tokenizer
 from contentrope.hf.finetune import CausalLM
 from contentrope.training import TrainConfig
-from experiments.retrofit.config import Addresses, LlamaSize, RetrofitConfig
-from experiments.retrofit.models import fresh_original, save_plain, with_addresses
+from experiments.conversions import Addresses
+from experiments.converted import save_plain, with_addresses
+from experiments.retrofit.config import LlamaSize, RetrofitConfig
+from experiments.retrofit.models import fresh_original
 
 TINY = RetrofitConfig(
     variants=("untouched", "content:positions=gated"),

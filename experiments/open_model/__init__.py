@@ -1,0 +1,1 @@
+"""An open model, SmolLM2-135M-Instruct: converted in several ways, then read far beyond its limit."""
