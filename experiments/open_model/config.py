@@ -202,11 +202,11 @@ class OpenModelConfig:
 
 
 QUICK = OpenModelConfig(
-    variants=(UNTOUCHED, "rope", "yarn:factor=8", "content:window=512,address=none", "content:window=512"),
+    variants=(UNTOUCHED, "rope", "yarn:factor=8", "content:window=1024,address=none", "content:window=1024"),
     main=(),
     seeds=1,
     measures=("perplexity", "tasks"),
-    length=1024,
+    length=2048,
     characters=3_000_000,
     reading=Reading(lengths=(2048, 8192, 16384), scored=1024, windows=1, position_length=8192, distant_length=2048),
     asking=Asking(
@@ -217,7 +217,7 @@ QUICK = OpenModelConfig(
         examples=(4,),
         short_examples=4,
     ),
-    training=TrainConfig(steps=10, batch_size=1, learning_rate=1e-4, weight_decay=0.01, warmup=2, precision="bf16"),
+    training=TrainConfig(steps=5, batch_size=1, learning_rate=1e-4, weight_decay=0.01, warmup=1, precision="bf16"),
 )
 """Two CPU cores, under 15 minutes. It shows what is done; so few rows teach little, and so few tokens say little."""
 
