@@ -110,7 +110,10 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         before = segmenter.initial(len(text.ids), text.ids.device)
     else:
         before = columns.segmenter_state(segmenter)
-    units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends, known=known)
+    if text.memory is not None:
+        segmenter = segmenter.marked_by_mask()
+    masks = {"valid": text.valid, "ends": text.ends, "memory": text.memory}
+    units, after = segmenter.advance(before, text.ids, **masks, known=known)
     begins, moved = _note(adapter.window, columns, text, units)
     # A cache that holds addresses shows that the weights are not zero: no GPU sync for every decoded token.
     has_addresses = columns is not None and bool(columns.angles)
@@ -155,7 +158,7 @@ def _note(
     """Where units begin, in positions, and what a call does to the near window; its facts are taken for that."""
     if not width:
         if columns is not None:
-            columns.note(text.ids, units, valid=text.valid, ends_given=text.ends is not None)
+            columns.note(text.ids, units, **_said(text))
         return None, None
     state = None if columns is None else columns.state.window
     if state is None:
@@ -163,8 +166,13 @@ def _note(
     begins = begins_of(units, state.positions)
     if columns is None:
         return begins, None
-    columns.note(text.ids, units, begins, valid=text.valid, ends_given=text.ends is not None)
+    columns.note(text.ids, units, begins, **_said(text))
     return begins, move(state, units, begins, columns.fact, has_memory=units.has_memory)
+
+
+def _said(text: Text) -> dict[str, Any]:
+    """What the caller said of the columns."""
+    return {"valid": text.valid, "ends_given": text.ends is not None, "memory_given": text.memory is not None}
 
 
 def _first_position(text: Text) -> Int[Tensor, "batch 1"]:
@@ -221,6 +229,23 @@ def ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[
     if kwargs.get("is_causal") is False:
         raise InputError("is_causal=False reads in both directions; addresses are for causal decoders")
     return ids, kwargs
+
+
+def unread(ids: Tensor, kwargs: dict[str, Any], columns: Columns | None) -> tuple[Tensor, dict[str, Any]]:
+    """The call without the tokens of stored units, where it passes the whole text, as its mask tells.
+
+    ``generate`` leaves out what is cached, but not in assisted decoding.
+    """
+    mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    floor = None if columns is None else columns.floor
+    if columns is None or floor is None or not 0 < floor.count == columns.count < ids.shape[1]:
+        return ids, kwargs
+    is_whole = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] == ids.shape[1]
+    if not is_whole or not torch.equal(ids[:, : floor.count], columns.fact("ids").to(ids)):
+        return ids, kwargs
+    if positions is not None and positions.shape[-1] == ids.shape[1]:
+        kwargs = {**kwargs, "position_ids": positions[..., floor.count :]}
+    return ids[:, floor.count :], kwargs
 
 
 def padding_of(mask: Any, ids: Tensor, offset: int) -> tuple[Tensor | None, bool]:
