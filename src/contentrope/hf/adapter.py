@@ -170,7 +170,7 @@ class Adapter:
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends, memory = kwargs.pop("unit_ends", None), kwargs.pop("unit_memory", None)
         store = None if cache is None else columns_layer(cache, self.keeping, self.rotary_by_layer)
-        ids, kwargs = unread(ids, kwargs, None if store is None else store.columns)
+        ids, kwargs = unread(ids, kwargs, store)
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)
         offset = 0 if store is None else store.get_seq_length()

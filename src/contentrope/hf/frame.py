@@ -231,16 +231,19 @@ def ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[
     return ids, kwargs
 
 
-def unread(ids: Tensor, kwargs: dict[str, Any], columns: Columns | None) -> tuple[Tensor, dict[str, Any]]:
+def unread(ids: Tensor, kwargs: dict[str, Any], store: ColumnsLayer | None) -> tuple[Tensor, dict[str, Any]]:
     """The call without the tokens of stored units, where it passes the whole text, as its mask tells.
 
-    ``generate`` leaves out what is cached, but not in assisted decoding.
+    ``generate`` leaves out what is cached, but not in assisted decoding, where it may drop the mask too.
     """
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    columns = None if store is None else store.columns
     floor = None if columns is None else columns.floor
-    if columns is None or floor is None or not 0 < floor.count == columns.count < ids.shape[1]:
+    if store is None or columns is None or floor is None or not 0 < floor.count == columns.count < ids.shape[1]:
         return ids, kwargs
-    is_whole = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] == ids.shape[1]
+    is_whole = store.is_assisted
+    if mask is not None:
+        is_whole = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] == ids.shape[1]
     if not is_whole or not torch.equal(ids[:, : floor.count], columns.fact("ids").to(ids)):
         return ids, kwargs
     if positions is not None and positions.shape[-1] == ids.shape[1]:

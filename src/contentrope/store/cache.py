@@ -152,6 +152,11 @@ class SetCache(DynamicCache):
             return self.rewind()
         return super().crop(tokens_to_remove)
 
+    def activate_past_recording(self) -> None:
+        """Assisted decoding begins with it."""
+        super().activate_past_recording()
+        self.state.is_assisted = True
+
     def reset(self) -> None:
         """To the empty set."""
         super().reset()
