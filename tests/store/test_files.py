@@ -250,6 +250,7 @@ def started(folder: Path, first: int, count: int, pause: float = 0.0) -> subproc
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_processes_write_at_once_and_one_is_killed(tmp_path: Path) -> None:
     """Both add the same documents, until the second, which would add more, is killed in the midst of it."""
     whole, killed = started(tmp_path, 0, 25), started(tmp_path, 0, 1000)

@@ -19,7 +19,7 @@ from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Call, Carried, name_of, own_attention
-from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed, unread
+from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed, unread, widen
 from contentrope.hf.probe import layers_of, rotary_modules
 from contentrope.hf.reading import Text
 from contentrope.hf.rotary import LayerRotary
@@ -170,6 +170,7 @@ class Adapter:
         cache = kwargs["past_key_values"] = self._cache(kwargs)
         ends, memory = kwargs.pop("unit_ends", None), kwargs.pop("unit_memory", None)
         store = None if cache is None else columns_layer(cache, self.keeping, self.rotary_by_layer)
+        widen(cache, None if store is None else store.columns, len(ids))
         ids, kwargs = unread(ids, kwargs, store)
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)

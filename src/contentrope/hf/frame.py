@@ -231,6 +231,15 @@ def ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[
     return ids, kwargs
 
 
+def widen(cache: Cache | None, columns: Columns | None, rows: int) -> None:
+    """Repeat the rows of stored units for each beam, as ``generate`` does with tokens alone."""
+    floor = None if columns is None else columns.floor
+    if cache is None or columns is None or floor is None or columns.count != floor.count:
+        return
+    if 0 < columns.batch < rows and rows % columns.batch == 0:
+        cache.batch_repeat_interleave(rows // columns.batch)
+
+
 def unread(ids: Tensor, kwargs: dict[str, Any], store: ColumnsLayer | None) -> tuple[Tensor, dict[str, Any]]:
     """The call without the tokens of stored units, where it passes the whole text, as its mask tells.
 
