@@ -203,3 +203,24 @@ def test_units_marked_by_a_call_equal_those_before_a_reader(window: int) -> None
                 cache.crop(kept - 18)
                 rest = model(ids[:, kept:], unit_memory=memory[:, kept:], past_key_values=cache).logits
             close("llama", rest, expected[:, kept:])
+
+
+def test_marks_of_a_call_are_kept_when_it_is_rolled_back_into() -> None:
+    """In a model with a reader, whose marker the text does not have: what follows marked units reads them."""
+    model = tiny("llama")
+    chf.attach(model, units={TERMINATOR}, max_length=7, reader=[5], check=False)
+    ids = random_ids(1, 20, end_rate=0.3)
+    ids[ids == 5] = 6
+    memory = torch.arange(20)[None] < 8
+
+    def read(first: int, kept: int) -> Tensor:
+        cache = DynamicCache(config=enlivened.config)
+        with torch.no_grad():
+            enlivened(ids[:, :first], unit_memory=memory[:, :first], past_key_values=cache)
+            cache.crop(kept - first)
+            return enlivened(ids[:, kept:], past_key_values=cache).logits
+
+    enlivened = enliven(model)
+    for kept in (5, 9, 12):
+        close("llama", read(kept + 4, kept), read(kept, kept))
+    assert float((read(12, 12) - logits(model, ids)[:, 12:]).abs().max()) > 1e-4
