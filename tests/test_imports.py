@@ -33,9 +33,10 @@ LAYERS = (
     {"corpora", "results", "text_model"},
     {"training"},
     {"evaluation", "hf"},
+    {"store"},
     {"cli"},
 )
-ABOVE_THE_CORE = {"corpora", "results", "text_model", "training", "evaluation", "hf", "cli"}
+ABOVE_THE_CORE = {"corpora", "results", "text_model", "training", "evaluation", "hf", "store", "cli"}
 
 
 def run_fresh(program: str) -> str:

@@ -21,11 +21,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from contentrope.errors import CacheError
 from contentrope.rotary import Rotation, rotation_of
 from contentrope.units import Segmenter, SegmenterState, Units
-from contentrope.window import WindowState, rolled_back
+from contentrope.window import WindowState, begins_of, initial_window, rolled_back
 
 ROOM, MOST_UNWRITTEN = 64, 256
+ENDS_GIVEN, MEMORY_GIVEN = 1, 2
 
 
 class Facts(NamedTuple):
@@ -40,8 +42,8 @@ class Facts(NamedTuple):
     closes: Bool[Tensor, "batch seq"] | None = None
     valid: Bool[Tensor, "batch seq"] | None = None
     memory: Bool[Tensor, "batch seq"] | None = None
-    given: Bool[Tensor, "batch seq"] | None = None
-    """Whether units end there where the caller put their ends, instead of by the rule."""
+    given: Int[Tensor, "batch seq"] | None = None
+    """What the caller said instead of the segmenter, as bits: where units end, which of them are memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,14 @@ class StreamState:
             window=None if self.window is None else self.window.reorder(index),
             biases={},
         )
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Columns that were put together from stored units: nothing is rolled back below them."""
+
+    count: int
+    state: StreamState
 
 
 class Rotated(NamedTuple):
@@ -90,6 +100,7 @@ class Columns:
         self.padded = False
         self.has_memory = False
         self.state = state or StreamState()
+        self.floor: Floor | None = None
         self.angles: tuple[Float[Tensor, "batch columns kv_heads pairs"], ...] = ()
         """For each rotary, by what a column's key was rotated, if it was. Made when the first one is."""
         # Apart from the other facts, which a gradient may need as they were.
@@ -98,6 +109,33 @@ class Columns:
         self._written = self._noted = 0
         """Columns whose facts are written there, and those whose facts are known at all."""
         self._unwritten: list[Facts] = []
+
+    @classmethod
+    def of_memory(
+        cls,
+        segmenter: Segmenter,
+        width: int,
+        ids: Int[Tensor, "batch seq"],
+        ends: Bool[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch seq"] | None = None,
+    ) -> Columns:
+        """The columns of memory units, all completed, whose keys lie at their addresses, far of any near window of this
+        ``width``: what a model knows that has read them and begins a unit that reads them. They are the floor."""
+        marking = segmenter.marked_by_mask()
+        before = marking.initial(len(ids), ids.device)
+        units, after = marking.advance(before, ids, valid=valid, memory=torch.ones_like(ends), ends=ends)
+        window, begins, count = None, None, ids.shape[1]
+        if width:
+            window = initial_window(width, len(ids), ids.device)
+            begins = begins_of(units, window.positions)
+            far = torch.full_like(window.far, count)
+            window = window._replace(far=far, unit=after.next_unit, least=count, most=count)
+        state = StreamState(segmenter=replace(after, opened=count), window=window)
+        made = cls(len(ids), ids.device, room=count + ROOM)
+        made.note(ids, units, begins, valid=valid, ends_given=True, memory_given=True)
+        made.commit(count, state, padded=units.padded, has_memory=bool(count))
+        made.floor = Floor(count, state)
+        return made
 
     @property
     def batch(self) -> int:
@@ -125,6 +163,7 @@ class Columns:
         *,
         valid: Bool[Tensor, "batch seq"] | None = None,
         ends_given: bool = False,
+        memory_given: bool = False,
     ) -> None:
         """Take the facts of a call's columns, copies of what is the caller's: who decodes may reuse a tensor."""
         if self._noted > self.count:  # those of a call that has failed
@@ -133,6 +172,7 @@ class Columns:
         if len(self._unwritten) == MOST_UNWRITTEN:
             self._write()
         facts = Facts(ids.clone(), valid=None if valid is None else valid.clone())
+        given = ENDS_GIVEN * ends_given + MEMORY_GIVEN * memory_given
         if units is not None:
             facts = facts._replace(
                 unit=units.unit,
@@ -141,7 +181,7 @@ class Columns:
                 begins=begins,
                 closes=units.closes.clone() if ends_given else units.closes,
                 memory=units.memory if units.has_memory else None,
-                given=torch.ones_like(units.valid) if ends_given else None,
+                given=torch.full_like(ids, given) if given else None,
             )
         self._unwritten.append(facts)
         self._noted = self.count + ids.shape[1]
@@ -181,19 +221,29 @@ class Columns:
         self._table, self._rotated = self._table.index_select(1, index), self._rotated.index_select(0, index)
         self._change_angles(lambda x: x.index_select(0, index))
         self.state = state
+        if self.floor is not None:
+            self.floor = replace(self.floor, state=self.floor.state.reorder(index))
 
     def truncate(self, count: int) -> Rotated | None:
         """Forget all columns from ``count`` on; the keys to rotate back, whose unit is open again, or near again."""
+        floor = self.floor
+        if floor is not None and count < floor.count:
+            raise CacheError(
+                f"{floor.count} columns are of stored units, so {count} cannot be kept: remove units instead"
+            )
         self._write()
         self._leave_inference_mode()
         window, back = self.state.window if count else None, None
-        if window is not None:
+        state = replace(self.state, segmenter=None, biases={})
+        if floor is not None and count == floor.count:
+            state, window = floor.state, floor.state.window
+        elif window is not None:
             window, again = rolled_back(window, count, self.fact, has_memory=self.has_memory)
             if again is not None and again.mask is not None:
                 back = self._back(again.begin, again.mask)
         elif count:
             back = self._reopened(count)
-        self.state = replace(self.state, segmenter=None, window=window, biases={})
+        self.state = replace(state, window=window)
         self._rotated[:, count:] = False
         self.count = self._written = self._noted = count
         return back
@@ -202,17 +252,23 @@ class Columns:
         """After these columns; after a rollback they are read again."""
         if self.state.segmenter is not None:
             return self.state.segmenter
-        state = segmenter.initial(self.batch, self.device)
-        if not self.count:
+        first, state = 0, None
+        if self.floor is not None:
+            first, state = self.floor.count, self.floor.state.segmenter
+        state = state or segmenter.initial(self.batch, self.device)
+        if self.count == first:
             return state
         # The rule must not see tokens whose ends the caller gave: run by run, as they were read.
-        given = self.fact("given")[0] if self.batch else self.fact("given").new_zeros(self.count)
-        edges = [0, *((given[1:] != given[:-1]).nonzero()[:, 0] + 1).tolist(), self.count]
-        marked = self.has_memory and not segmenter.reader.ids
+        facts = self.fact("given", first)
+        given = facts[0] if self.batch else facts.new_zeros(self.count - first)
+        edges = [first, *((given[1:] != given[:-1]).nonzero()[:, 0] + 1 + first).tolist(), self.count]
         for begin, end in pairwise(edges):
-            masks = {"valid": self.padded, "memory": marked, "closes": bool(given[begin])}
+            said = int(given[begin - first])
+            reading = segmenter.marked_by_mask() if said & MEMORY_GIVEN else segmenter
+            marked = self.has_memory and not reading.reader.ids
+            masks = {"valid": self.padded, "memory": marked, "closes": bool(said & ENDS_GIVEN)}
             valid, memory, ends = (self.fact(x, begin, end).bool() if has else None for x, has in masks.items())
-            _, state = segmenter.advance(state, self.fact("ids", begin, end), valid=valid, memory=memory, ends=ends)
+            _, state = reading.advance(state, self.fact("ids", begin, end), valid=valid, memory=memory, ends=ends)
         return state
 
     def _write(self) -> None:

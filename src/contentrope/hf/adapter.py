@@ -19,7 +19,7 @@ from contentrope.attention import backend_name, fused
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.hf.addresses import NAME, Addresses
 from contentrope.hf.attention import KEYWORD, Call, Carried, Read, name_of, own_attention
-from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed
+from contentrope.hf.frame import Frame, check_cache, frame_of, ids_of, padding_of, refuse_packed, unread, widen
 from contentrope.hf.probe import layers_of, rotary_modules
 from contentrope.hf.reading import Text
 from contentrope.hf.rotary import EXACT_UP_TO, LayerRotary, Listed, exact_beyond, listings
@@ -143,15 +143,14 @@ class Adapter:
         if self.window:
             with torch.no_grad():
                 self.listed = {m: listings(m, self.rotaries, weight) for m in rotaries}
-            self.handles += [m.register_forward_hook(self.widen, with_kwargs=True) for m in rotaries]
+            self.handles += [m.register_forward_hook(self.refine, with_kwargs=True) for m in rotaries]
         for module in self.attention:
             module.reads_addresses = True  # type: ignore[assignment]
         if not self.hands_on_keywords:
             self.handles += [m.register_forward_hook(self.carry) for m in rotaries]
             self.handles += [m.register_forward_pre_hook(self.pass_on, with_kwargs=True) for m in self.attention]
-        if self.segmenter.reader.ids:
-            reads = [m for m in self.attention if "position_ids" in inspect.signature(m.forward).parameters]
-            self.handles += [m.register_forward_pre_hook(self.place_memory, with_kwargs=True) for m in reads]
+        reads = [m for m in self.attention if "position_ids" in inspect.signature(m.forward).parameters]
+        self.handles += [m.register_forward_pre_hook(self.place_memory, with_kwargs=True) for m in reads]
         self.model.set_attn_implementation(name_of(self.own))
         if (generation := getattr(self.model, "generation_config", None)) is not None:
             # With a static cache on a GPU ``generate`` compiles by itself; columns that grow would be recompiled.
@@ -177,15 +176,17 @@ class Adapter:
         """Before the decoder: the frame of the call, from its ids, padding and cache."""
         ids, kwargs = ids_of(args, kwargs)
         cache = kwargs["past_key_values"] = self._cache(kwargs)
-        ends = kwargs.pop("unit_ends", None)
+        ends, memory = kwargs.pop("unit_ends", None), kwargs.pop("unit_memory", None)
         store = None if cache is None else columns_layer(cache, self.keeping, self.rotary_by_layer)
+        widen(cache, None if store is None else store.columns, len(ids))
+        ids, kwargs = unread(ids, kwargs, store)
         if cache is not None and store is not None:
             check_cache(cache, store.columns, ids)
         offset = 0 if store is None else store.get_seq_length()
         self._refuse_what_would_be_lost(begins=not offset)
         valid, plain = padding_of(kwargs.get("attention_mask"), ids, offset)
         refuse_packed(kwargs, cache)
-        text = Text(ids, valid, ends, kwargs.get("position_ids"))
+        text = Text(ids, valid, ends, kwargs.get("position_ids"), memory)
         frame = frame_of(self, text, store, plain_mask=plain)
         self._warn_if_frozen(frame)
         self.running[_thread()] = frame
@@ -201,7 +202,7 @@ class Adapter:
         hidden, positions, *rest = args
         return (hidden, frame.positions(positions, self.gate), *rest), kwargs
 
-    def widen(self, rotary: nn.Module, args: Any, kwargs: dict[str, Any], cos_sin: Any) -> Any:
+    def refine(self, rotary: nn.Module, args: Any, kwargs: dict[str, Any], cos_sin: Any) -> Any:
         """After the rotary embedding, with a near window, whose positions grow with the text: angles that are exact."""
         frame, first = self.running[_thread()], max(self.window, EXACT_UP_TO)
         kind = kwargs.get("layer_type", args[2] if len(args) > 2 else None)

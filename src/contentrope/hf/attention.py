@@ -102,8 +102,8 @@ def attend(
             )
         return own_attention(module, own_name)(module, query, key, value, attention_mask, **options)
     adapter, frame = contentrope
-    if frame.unread and module.layer_idx == min(adapter.layers):
-        value = _Reached.apply(value, *frame.unread)
+    if frame.idle and module.layer_idx == min(adapter.layers):
+        value = _Reached.apply(value, *frame.idle)
     layer, own = adapter.layers[cast(int, module.layer_idx)], partial(adapter.own_attention, module)
     if frame.as_it_stands or layer.rotary is None or frame.only_masked:
         mask = attention_mask

@@ -54,7 +54,7 @@ class Frame:
     """With a near window and padding or memory: positions to rotate by instead of the model's own."""
     moved: Moved | None = None
     """With a near window and a cache: what the call does to it."""
-    unread: tuple[Tensor, ...] = ()
+    idle: tuple[Tensor, ...] = ()
     """Weights that are trained and of which this text needs none: processes that train together expect a gradient of
     each, zero if need be."""
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -113,7 +113,10 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         before = segmenter.initial(len(text.ids), text.ids.device)
     else:
         before = columns.segmenter_state(segmenter)
-    units, after = segmenter.advance(before, text.ids, valid=text.valid, ends=text.ends, known=known)
+    if text.memory is not None:
+        segmenter = segmenter.marked_by_mask()
+    masks = {"valid": text.valid, "ends": text.ends, "memory": text.memory}
+    units, after = segmenter.advance(before, text.ids, **masks, known=known)
     begins, moved = _note(adapter.window, columns, text, units)
     # A cache that holds addresses shows that the weights are not zero: no GPU sync for every decoded token.
     has_addresses = columns is not None and bool(columns.angles)
@@ -149,7 +152,7 @@ def frame_of(adapter: Adapter, text: Text, store: ColumnsLayer | None, *, plain_
         only_masked=not width and units.seq_length == 1 and rotations.span is None and not zero,
         placed=_placed(units, begins),
         moved=moved,
-        unread=_trained(adapter) if all_near and torch.is_grad_enabled() else (),
+        idle=_trained(adapter) if all_near and torch.is_grad_enabled() else (),
     )
 
 
@@ -163,7 +166,7 @@ def _note(
     """Where units begin, in positions, and what a call does to the near window; its facts are taken for that."""
     if not width:
         if columns is not None:
-            columns.note(text.ids, units, valid=text.valid, ends_given=text.ends is not None)
+            columns.note(text.ids, units, **_said(text))
         return None, None
     state = None if columns is None else columns.state.window
     if state is None:
@@ -171,8 +174,13 @@ def _note(
     begins = begins_of(units, state.positions)
     if columns is None:
         return begins, None
-    columns.note(text.ids, units, begins, valid=text.valid, ends_given=text.ends is not None)
+    columns.note(text.ids, units, begins, **_said(text))
     return begins, move(state, units, begins, columns.fact, has_memory=units.has_memory)
+
+
+def _said(text: Text) -> dict[str, Any]:
+    """What the caller said of the columns."""
+    return {"valid": text.valid, "ends_given": text.ends is not None, "memory_given": text.memory is not None}
 
 
 def _first_position(text: Text) -> Int[Tensor, "batch 1"]:
@@ -229,6 +237,35 @@ def ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[
     if kwargs.get("is_causal") is False:
         raise InputError("is_causal=False reads in both directions; addresses are for causal decoders")
     return ids, kwargs
+
+
+def widen(cache: Cache | None, columns: Columns | None, rows: int) -> None:
+    """Repeat the rows of stored units for each beam, as ``generate`` does with tokens alone."""
+    floor = None if columns is None else columns.floor
+    if cache is None or columns is None or floor is None or columns.count != floor.count:
+        return
+    if 0 < columns.batch < rows and rows % columns.batch == 0:
+        cache.batch_repeat_interleave(rows // columns.batch)
+
+
+def unread(ids: Tensor, kwargs: dict[str, Any], store: ColumnsLayer | None) -> tuple[Tensor, dict[str, Any]]:
+    """The call without the tokens of stored units, where it passes the whole text, as its mask tells.
+
+    ``generate`` leaves out what is cached, but not in assisted decoding, where it may drop the mask too.
+    """
+    mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    columns = None if store is None else store.columns
+    floor = None if columns is None else columns.floor
+    if store is None or columns is None or floor is None or not 0 < floor.count == columns.count < ids.shape[1]:
+        return ids, kwargs
+    is_whole = store.is_assisted
+    if mask is not None:
+        is_whole = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] == ids.shape[1]
+    if not is_whole or not torch.equal(ids[:, : floor.count], columns.fact("ids").to(ids)):
+        return ids, kwargs
+    if positions is not None and positions.shape[-1] == ids.shape[1]:
+        kwargs = {**kwargs, "position_ids": positions[..., floor.count :]}
+    return ids[:, floor.count :], kwargs
 
 
 def padding_of(mask: Any, ids: Tensor, offset: int) -> tuple[Tensor | None, bool]:

@@ -33,6 +33,8 @@ class Text(NamedTuple):
     """The caller's own unit ends, instead of the rule's."""
     positions: Int[Tensor, "rows seq"] | None = None
     """As given; None: counted by column."""
+    memory: Bool[Tensor, "batch seq"] | None = None
+    """The caller's own marks of memory units, instead of the reader's."""
 
 
 class Reading(NamedTuple):

@@ -49,6 +49,8 @@ class ColumnsLayer(CacheLayerMixin):
         self.rotaries = rotaries
         """By the index of a layer the number of its rotary, and that itself; layers without positions are left out."""
         self.columns: Columns | None = None
+        self.is_assisted = False
+        """Whether tokens are guessed and rolled back: then a call may pass the whole text, whatever is cached."""
         self.half_rotated = False
         """True while a call rotates keys; a call that fails in between leaves it so."""
 

@@ -84,6 +84,10 @@ class Segmenter:
         self.max_length = max_length
         self.reader = Terminators(token_ids("reader", reader))
 
+    def marked_by_mask(self) -> "Segmenter":
+        """The same units; a mask says which are memory, whatever markers the text has."""
+        return Segmenter(self.rule, max_length=self.max_length) if self.reader.ids else self
+
     def initial(self, batch_size: int, device: torch.device | str = "cpu") -> SegmenterState:
         none = torch.zeros(batch_size, 1, dtype=torch.int64, device=device)
         no = torch.zeros(batch_size, 1, dtype=torch.bool, device=device)
@@ -155,9 +159,9 @@ class Segmenter:
                 return ~seen, seen
             seen = torch.cat([state.reader_seen, markers], 1).cumsum(1) > 0
             return ~seen[:, 1:], seen[:, -1:]
-        if memory is None and state.has_memory:
-            memory = torch.zeros_like(valid)
-        return memory, state.reader_seen
+        if memory is not None:  # what follows marked units reads them, with a marker or without
+            return memory, torch.ones_like(state.reader_seen)
+        return torch.zeros_like(valid) if state.has_memory else None, state.reader_seen
 
 
 def segment(
