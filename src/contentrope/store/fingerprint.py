@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from contentrope import sealed
 from contentrope.config import differences
 from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
@@ -35,8 +35,8 @@ def fingerprint_of(adapter: Adapter) -> dict[str, Any]:
         "format": FORMAT,
         "model": type(adapter.model).__name__,
         "dtype": str(adapter.embedding.dtype).removeprefix("torch."),
-        "weights": digest_of_weights(_weights(adapter)),
-        "addresses": digest_of_weights(adapter.trained.state_dict()),
+        "weights": sealed.fingerprint(_weights(adapter).items()),
+        "addresses": sealed.fingerprint(adapter.trained.state_dict().items()),
         "adapter": {**settings, "turnings": _digest(settings["turnings"])},
         "config": {name: _digest(value) for name, value in config.items() if name not in PASSING},
         "lora": _digest(_scalings(adapter.decoder)),
@@ -67,15 +67,6 @@ def document_key(units: Sequence[str]) -> str:
 
 def digest_of(fingerprint: Mapping[str, Any]) -> str:
     return hashlib.sha256(json_bytes(fingerprint, "the fingerprint")).hexdigest()
-
-
-def digest_of_weights(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> str:
-    """SHA-256 of names and contents. Tensors are hashed side by side: hashing lets go of Python's lock."""
-    names = sorted(tensors)
-    with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda name: tensor_digest(tensors[name]), names)
-        lines = [f"{name} {digest}" for name, digest in zip(names, found, strict=True)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def tensor_digest(*tensors: Shaped[Tensor, "..."]) -> str:
