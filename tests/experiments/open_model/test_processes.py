@@ -74,7 +74,7 @@ def test_two_processes_train_what_one_would(tmp_path: Path, monkeypatch: pytest.
     recorder = Recorder()
     results = runner.run(OpenModel(config), out, recorder)
     assert recorder.of("trained") == [], "trained again"
-    expected = runner.run(OpenModel(config), alone, Recorder())
+    expected = runner.run(OpenModel(config), tmp_path / "at-once", Recorder())
     found, other = (r["variants"][VARIANT]["runs"]["0"]["perplexity"] for r in (results, expected))
     assert found == pytest.approx(other, rel=1e-3)
     assert read_json(out / "results.json")["variants"][VARIANT]["runs"]["0"]["trained_tokens"] == 4 * 2 * 32
