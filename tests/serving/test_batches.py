@@ -188,6 +188,31 @@ def test_those_who_come_while_others_are_answered_wait_for_no_end(serve: Any) ->
     assert served.metric("batch_rows_count") == 3
 
 
+def test_answers_go_on_while_a_long_document_is_read(serve: Any) -> None:
+    served = serve()
+    alone = served.ask(max_tokens=12)
+    documents = served.service.documents
+    compute, inside = documents.compute, []
+
+    def watched(text: str) -> Any:
+        before = held.calls
+        made = compute(text)
+        inside.append((held.calls - before, len(made[0].units)))
+        return made
+
+    documents.compute = watched
+    with ThreadPoolExecutor(2) as pool, Held(served, free=2) as held:
+        asked = pool.submit(served.ask, max_tokens=12)
+        held.wait()
+        added = pool.submit(served.add, "".join(f"line {number} of a long text\n" for number in range(9)))
+        eventually(lambda: len(served.service.engine._jobs) == 1)
+        held.release()
+        assert asked.result(PATIENCE) == alone
+        assert added.result(PATIENCE)
+    assert inside == [(inside[0][1], inside[0][1])]
+    assert inside[0][1] > 3
+
+
 def test_requests_that_wait_together_are_decoded_together(serve: Any) -> None:
     served: Served = serve(batches=1)
     alone = [served.ask(question) for question in QUESTIONS]

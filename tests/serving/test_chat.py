@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -100,6 +102,18 @@ def test_messages_may_come_in_parts_and_from_developers(asked: tuple[Served, lis
     with served.client() as client:
         one, other = (client.chat.completions.create(**{**GREEDY, "messages": x}) for x in (told, as_system))
     assert one.choices[0].message.content == other.choices[0].message.content
+
+
+def test_the_example_of_the_documentation_runs(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    served = serve()
+    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    (example,) = re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL)
+    example = example.replace("http://127.0.0.1:8000", served.base).replace('"smol"', '"tiny"')
+    names: dict[str, Any] = {}
+    exec(example, names)
+    names["client"].close()
+    assert capsys.readouterr().out == f"{names['answer'].choices[0].message.content}\n"
+    assert names["answer"].usage.prompt_tokens_details.cached_tokens == len("The sky is blue today.")
 
 
 def test_models_are_listed(asked: tuple[Served, list[str]]) -> None:

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -57,6 +57,8 @@ class Documents:
 
     def __init__(self, store: UnitStore, most: int) -> None:
         self.store, self.most = store, most
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called between the units of a text that is computed: others need not wait for all of a long one."""
         self.by_id: Mapping[str, Document] = MappingProxyType({})
         self._load()
 
@@ -109,6 +111,7 @@ class Documents:
 
         def note(tokens: int, total: int) -> None:
             computed.append(tokens)
+            self.meanwhile()
 
         began = time.monotonic()
         (key,) = self.store.add([text], progress=note)

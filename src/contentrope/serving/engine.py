@@ -1,5 +1,5 @@
 """The thread that owns the model. It loads it, and then takes turns: one piece of other work, such as a document to
-add, new batches while there is room, and a token for every running batch.
+add, new batches while there is room, and a token for every running batch. Long documents leave room for tokens too.
 
 Whatever goes wrong in a turn is told to those whose turn it was; the thread goes on.
 """
@@ -143,6 +143,7 @@ class Engine:
     def _open(self) -> None:
         self.loaded = self._load()
         self.documents = self.loaded.documents
+        self.documents.meanwhile = self._advance
         self.speaker = Speaker(self.loaded.model, self.loaded.tokenizer)
         self.prefixes = Prefixes(self.documents, self.limits.cache)
         with self._wake:
@@ -167,8 +168,7 @@ class Engine:
                 job.future.set_exception(refusal_of(error))
         while len(self._batches) < self.limits.batches and self._begin():
             pass
-        for batch in list(self._batches):
-            self._advance(batch)
+        self._advance()
         return True
 
     def _begin(self) -> bool:
@@ -231,14 +231,16 @@ class Engine:
         rows = max(1, int(min(self.limits.rows, self.limits.cache / max(1, bytes_of(prefix)))))
         return fitting[:rows], fitting[rows:]
 
-    def _advance(self, batch: Batch) -> None:
-        try:
-            batch.step(self._end_of)
-        except Exception as error:
-            self._fail([row.request for row in batch.rows], error)
-            batch.rows = []
-        if not batch.rows:
-            self._batches.remove(batch)
+    def _advance(self) -> None:
+        """A token for every batch."""
+        for batch in list(self._batches):
+            try:
+                batch.step(self._end_of)
+            except Exception as error:
+                self._fail([row.request for row in batch.rows], error)
+                batch.rows = []
+            if not batch.rows:
+                self._batches.remove(batch)
 
     def _end_of(self, request: Request) -> None:
         request.ended = True
