@@ -224,5 +224,7 @@ def test_a_page_of_another_site_cannot_ask_for_its_visitor(asked: tuple[Served, 
     served, _ = asked
     assert served.send("GET", "/v1/documents", headers={"Host": "evil.example"})[0] == 403
     assert served.send("GET", "/v1/documents", headers={"Host": "localhost:1"})[0] == 200
-    status, _ = served.send("POST", "/v1/documents", {"text": "x"}, {"Content-Type": "text/plain"})
-    assert status >= 400
+    for kind in ("text/plain", "text/plain; application/json", ""):
+        assert served.send("POST", "/v1/documents", {"text": "x"}, {"Content-Type": kind})[0] == 415
+    no_one = {"model": "none"}
+    assert served.send("POST", CHAT, no_one, {"Content-Type": "Application/JSON; charset=utf-8"})[0] == 400

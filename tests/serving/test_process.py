@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from contentrope.cli import main
+from contentrope.cli.serve import say_who_may_ask
+from contentrope.errors import InputError
+from contentrope.serving.server import is_loopback, listen
 from tests.serving.served import DOCUMENTS, Process, answer_of, send
 
 
@@ -60,3 +63,21 @@ def test_a_store_of_another_model_is_refused(
     (store / "store.json").write_text('{"format": 1}')
     assert main(["serve", "--model", str(model_folder), "--store", str(store), "--port", "0", "--device", "cpu"]) == 2
     assert "of another model" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_refused_and_any_free_one_is_found() -> None:
+    with listen("127.0.0.1", 0) as sock:
+        assert is_loopback(sock)
+        with pytest.raises(InputError):
+            listen("127.0.0.1", sock.getsockname()[1])
+    with listen("0.0.0.0", 0) as open_to_all:
+        assert not is_loopback(open_to_all)
+
+
+SAID = [(True, None, []), (False, "k", ["note"]), (False, None, ["note", "warning"])]
+
+
+@pytest.mark.parametrize(("own", "key", "words"), SAID)
+def test_who_may_ask_is_said(own: bool, key: str | None, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    say_who_may_ask("http://address", own, key)
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == words

@@ -18,7 +18,7 @@ from contentrope.errors import BackendError, InputError
 
 KEY_IN = "CONTENTROPE_API_KEY"
 """The environment variable that may hold the key of the service."""
-NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+NEEDED = ("fastapi", "uvicorn", "prometheus_client", "jinja2")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Serve:
                 device=device,
                 template=template,
             )
-            _say_who_may_ask(address_of(sock), own, key)
+            say_who_may_ask(address_of(sock), own, key)
             service = Service(settings, limits)
 
             def ready() -> None:
@@ -127,7 +127,7 @@ class Serve:
         return checked_key(os.environ[KEY_IN], KEY_IN) if KEY_IN in os.environ else None
 
 
-def _say_who_may_ask(address: str, own: bool, key: str | None) -> None:
+def say_who_may_ask(address: str, own: bool, key: str | None) -> None:
     if own:
         return
     print(f"note: {address} can be reached from other machines", file=sys.stderr)

@@ -18,6 +18,7 @@ from contentrope.serving.service import Service
 
 OPEN = ("/health", "/")
 """Paths that need no key: nothing is to be learned there."""
+JSON = "application/json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SLOWEST_BODY = 60.0
 """Seconds in which a request must have arrived whole."""
@@ -25,7 +26,7 @@ SLOWEST_BODY = 60.0
 
 def answer(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON in ASCII: whatever text there is, it can be sent."""
-    return Response(json.dumps(body), status, headers, "application/json")
+    return Response(json.dumps(body), status, headers, JSON)
 
 
 def refusal(refused: Refused) -> Response:
@@ -55,19 +56,22 @@ class Gate:
 
     async def _passed(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._check(Headers(scope=scope), scope["path"])
+            self._check(Headers(scope=scope), scope["method"], scope["path"])
         except Refused as refused:
             await refusal(refused)(scope, receive, send)
         else:
             await self.app(scope, Body(receive, self.service.limits.body), send)
 
-    def _check(self, headers: Headers, path: str) -> None:
+    def _check(self, headers: Headers, method: str, path: str) -> None:
         settings, limit = self.service.settings, self.service.limits.body
         if settings.hosts is not None and _name_in(headers.get("host", "")) not in settings.hosts:
             # A page of another site, whose name was made to point here, may not ask for its visitor.
             raise Refused(403, "the service is called by a name that is not its own; use 127.0.0.1 or localhost")
         if settings.key is not None and path not in OPEN:
             self._check_key(headers.get("authorization", ""), settings.key)
+        if method in ("POST", "PUT") and headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            # A form of another site can send anything but this.
+            raise Refused(415, f"what is sent must be {JSON}, and say so in its Content-Type")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
             raise too_large(limit)
