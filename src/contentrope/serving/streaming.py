@@ -60,7 +60,6 @@ class Listening:
     async def _notice_leaving(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.engine.cancel(self.request)
         self._events.put_nowait(Event(error=Refused(LEFT, "the client has gone")))
 
 
