@@ -61,7 +61,9 @@ def test_an_edit_computes_its_own_units_and_leaves_all_others(serve: Any) -> Non
     assert 0 < found["computed"]["tokens"] < found["tokens"]
     assert 0 < found["computed"]["units"] < len(found["units"])
     after = stored(served)
-    assert {unit for unit in before if unit not in after}
+    gone = {unit for unit in before if unit not in after}
+    assert gone
+    assert not gone & served.service.documents.store.catalog.contents.units.keys()
     assert all(before[unit] == after[unit] for unit in before if unit in after)
     assert served.ask(extra_body={"documents": ids[:3]}) == answer
     assert served.send("GET", f"{PATH}/{ids[3]}")[1]["text"] == "".join(lines)
