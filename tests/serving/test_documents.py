@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,22 @@ def test_there_are_no_more_documents_than_allowed(serve: Any) -> None:
     served.send("DELETE", f"{PATH}/{ids[0]}")
     assert served.send("POST", PATH, {"text": ["two", "more"]})[0] == 400
     assert served.send("POST", PATH, {"text": "one more"})[0] == 201
+
+
+@pytest.mark.parametrize(("name", "most", "status"), [("mine", 2, 409), (None, 1, 400)], ids=["one id", "one place"])
+def test_of_two_who_want_what_one_can_have_the_second_is_refused(
+    serve: Any, name: str | None, most: int, status: int
+) -> None:
+    """Both were let in, before either was kept."""
+    served = serve(documents=most)
+    documents = served.service.documents
+    compute = documents.compute
+
+    def overtaken(text: str) -> Any:
+        made, work = compute(text)
+        documents.put(replace(made, id="mine"))
+        return made, work
+
+    documents.compute = overtaken
+    assert served.send("POST", PATH, {"text": DOCUMENTS[0], "id": name})[0] == status
+    assert list(documents.by_id) == ["mine"]

@@ -14,7 +14,7 @@ class Writing:
 
     >>> writing = Writing(lambda ids: "".join(map(chr, ids)), ("end",))
     >>> [writing.add(ord(letter)) for letter in "then end"], writing.stopped
-    (['t', 'h', '', '', 'en', ' ', '', ''], False)
+    (['t', 'h', '', '', 'en ', '', '', ''], True)
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
