@@ -63,7 +63,7 @@ class Reader:
         with torch.no_grad():
             batch = Batch(Speaker(self.model, self.tokenizer), rows_of(cache, len(requests)), requests)
             while batch.rows:
-                batch.step(lambda request: None)
+                batch.step()
         return heard
 
 

@@ -7,7 +7,7 @@ not depend on the others, but for rounding. A batch takes in no rows: who comes 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,8 +88,8 @@ class Batch:
         self.mask = mask.to(device)
         self.logits = speaker.logits(ids.to(device), self.mask, cache)
 
-    def step(self, ended: Callable[[Request], None]) -> None:
-        """One token for every row. Those that end leave, and ``ended`` is told; the model reads the others' tokens."""
+    def step(self) -> None:
+        """One token for every row. Those that end leave; the model reads the tokens of the others."""
         self._leave([not row.request.ended for row in self.rows])
         if not self.rows:
             return
@@ -100,7 +100,7 @@ class Batch:
             text, finish = row.end_after(token, self.speaker.ends)
             going_on.append(finish is None)
             if finish is not None:
-                ended(row.request)
+                row.request.ended = True
                 usage = Usage(self.documents, self.documents + len(row.request.prompt), row.drawn)
                 row.request.tell(Event(text, finish, usage))
             elif text:

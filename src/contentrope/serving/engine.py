@@ -235,15 +235,12 @@ class Engine:
         """A token for every batch."""
         for batch in list(self._batches):
             try:
-                batch.step(self._end_of)
+                batch.step()
             except Exception as error:
                 self._fail([row.request for row in batch.rows], error)
                 batch.rows = []
             if not batch.rows:
                 self._batches.remove(batch)
-
-    def _end_of(self, request: Request) -> None:
-        request.ended = True
 
     def _fail(self, requests: list[Request], error: Exception) -> None:
         _log(error)

@@ -46,7 +46,7 @@ class Request:
     """Called from the engine's thread."""
     since: float = field(default_factory=time.monotonic)
     ended: bool = False
-    """Nobody listens any more, or there is nothing more to hear. Written by the engine."""
+    """Nobody listens any more, or there is nothing more to hear."""
 
     def tell(self, event: Event) -> None:
         """To whom asked; an event loop that is gone hears nothing."""
