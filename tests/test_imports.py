@@ -17,6 +17,7 @@ import contentrope
 PACKAGE = Path(contentrope.__file__).parent
 OPTIONAL = (
     "triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis", "faker",
+    "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client",
 )  # fmt: skip
 
 # Lowest first. A module may import from lower layers and from its own.
@@ -34,9 +35,10 @@ LAYERS = (
     {"training"},
     {"evaluation", "hf"},
     {"store"},
+    {"serving"},
     {"cli"},
 )
-ABOVE_THE_CORE = {"corpora", "results", "text_model", "training", "evaluation", "hf", "store", "cli"}
+ABOVE_THE_CORE = {"corpora", "results", "text_model", "training", "evaluation", "hf", "store", "serving", "cli"}
 
 
 def run_fresh(program: str) -> str:

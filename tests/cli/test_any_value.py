@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from contentrope.cli import evaluate, evaluate_tokens, finetune, generate, main, parsing, train
+from contentrope.cli import evaluate, evaluate_tokens, finetune, generate, main, parsing, serve, train
 from contentrope.cli.commands import Info
 from experiments import __main__ as experiments
 from experiments import report
@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         ("finetune", finetune.Finetune, ["--model", "{missing}", "--text", "{text}", "--out", "{out}"]),
         ("evaluate", evaluate.Evaluate, ["{model}", "--text", "{text}", "--lengths", "16", "--recent", "8"]),
         ("generate", generate.Generate, ["{model}", "--tokens", "2"]),
+        ("serve", serve.Serve, ["--model", "{missing}", "--store", "{out}"]),
         ("info", Info, []),
     )
 } | {
@@ -85,6 +86,7 @@ def nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate_tokens, "evaluate_tokens", stop)
     monkeypatch.setattr(sys.modules["experiments.runner"], "measure_all", stop)
     monkeypatch.setattr(generate.Generate, "_write_tokens", stop)
+    monkeypatch.setattr("contentrope.serving.server.listen", stop)
     for name in ("generate", "generate_stream"):
         monkeypatch.setattr(generate, name, stop)
 

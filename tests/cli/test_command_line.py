@@ -34,6 +34,15 @@ OPTIONS = {
         "--positions {gated,local}",
     ),
     "contentrope generate": ("MODEL_DIR", "--model", "--prompt", "--temperature", "--top-k", "--stop-at-unit-end"),
+    "contentrope serve": (
+        "--model MODEL_DIR",
+        "--store",
+        "--host",
+        "--port",
+        "--api-key-file",
+        "--timeout",
+        "--max-tokens",
+    ),
     "python -m experiments growth": ("--preset {quick,paper,beyond}", "--seeds", "--variants", "--steps", "--jobs"),
     "python -m experiments facts": ("--layout {end,apart,bar}", "--exponents FLOAT", "--answers-after FLOAT", "--ramp"),
     "python -m experiments retrofit": (
@@ -82,8 +91,8 @@ def test_help_names_all_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     ("command", "messages"),
     [
         ("python -m experiments growth --stepz 3", ["--stepz", "--steps INT"]),
-        ("contentrope trian", ["train, finetune, evaluate, generate, info"]),
-        ("contentrope", ["{train, finetune, evaluate, generate, info}"]),
+        ("contentrope trian", ["train, finetune, evaluate, generate, serve, info"]),
+        ("contentrope", ["{train, finetune, evaluate, generate, serve, info}"]),
         ("contentrope train --out x", ["--text {shakespeare,stdlib,PATH}"]),
         ("contentrope evaluate --lengthz 3", ["--lengthz", "--lengths INT [INT ...]"]),
     ],

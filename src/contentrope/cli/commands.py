@@ -20,6 +20,7 @@ from contentrope.cli.evaluate import Evaluate
 from contentrope.cli.finetune import Finetune
 from contentrope.cli.generate import Generate
 from contentrope.cli.parsing import parse_words
+from contentrope.cli.serve import Serve
 from contentrope.cli.train import Train
 from contentrope.results import environment
 
@@ -47,6 +48,7 @@ COMMANDS: Any = (
     | Annotated[HelptextFromCommentsOff[Finetune], subcommand("finetune")]
     | Annotated[HelptextFromCommentsOff[Evaluate], subcommand("evaluate")]
     | Annotated[HelptextFromCommentsOff[Generate], subcommand("generate")]
+    | Annotated[HelptextFromCommentsOff[Serve], subcommand("serve")]
     | Annotated[HelptextFromCommentsOff[Info], subcommand("info")]
 )
 DESCRIPTION = """Content-based addressing: RoPE inside a text unit, a content-derived rotation per unit.

@@ -1,0 +1,160 @@
+"""A service: its engine and all that its HTTP side needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from contentrope.errors import InputError
+from contentrope.serving.documents import Document, Documents, Work
+from contentrope.serving.engine import READY, Engine, Loaded
+from contentrope.serving.limits import Limits
+from contentrope.serving.metrics import Metrics
+from contentrope.serving.prompts import Prompts
+from contentrope.serving.refusals import late, unavailable
+from contentrope.serving.schemas import ChangedDocument, NewDocuments
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is served, and to whom."""
+
+    model: str
+    """Folder of a converted model."""
+    store: str
+    """Folder of a store, or any fsspec address."""
+    name: str
+    """What clients call the model."""
+    key: str | None = None
+    """Which clients must send; None: none."""
+    hosts: tuple[str, ...] | None = None
+    """Names by which clients may call the service; None: any."""
+    device: str = "cpu"
+    template: str | None = None
+    """A chat template instead of the tokenizer's own."""
+
+
+class Service:
+    def __init__(self, settings: Settings, limits: Limits, load: Callable[[], tuple[Any, Any]] | None = None) -> None:
+        """``load`` returns model and tokenizer; those in the folder unless told otherwise."""
+        self.settings, self.limits = settings, limits
+        self._load_model = load or self._from_folder
+        self.engine = Engine(self._load, limits)
+        self.metrics = Metrics(self.engine)
+        self.prompts: Prompts | None = None
+        self.created = int(time.time())
+
+    # --- in the engine's thread ---
+
+    def _from_folder(self) -> tuple[Any, Any]:
+        from contentrope.hf.layout import is_converted
+        from contentrope.hf.loading import load_any
+
+        if not is_converted(self.settings.model):
+            raise InputError(
+                f"{self.settings.model} holds no model with addresses, whose documents could be stored; convert it "
+                "first: contentrope finetune"
+            )
+        return load_any(self.settings.model, device=self.settings.device)
+
+    def _load(self) -> Loaded:
+        from contentrope.store import UnitStore
+
+        model, tokenizer = self._load_model()
+        self.prompts = Prompts(tokenizer, model.config.get_text_config().vocab_size, self.settings.template)
+        documents = Documents(UnitStore(self.settings.store, model, tokenizer), self.limits.documents)
+        self._count(documents)
+        return Loaded(model, tokenizer, documents)
+
+    def _count(self, documents: Documents) -> None:
+        self.metrics.documents.set(len(documents.by_id))
+        self.metrics.store_bytes.set(documents.store.stats()["bytes"])
+
+    # --- in the event loop ---
+
+    @property
+    def documents(self) -> Documents:
+        """To look at."""
+        loaded = self.engine.loaded
+        if loaded is None or self.engine.state != READY:
+            raise unavailable(self.engine.state)
+        return loaded.documents
+
+    async def _done(self, function: Callable[[], Result]) -> Result:
+        """By the engine's thread, in time."""
+        future = self.engine.call(function)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
+        except (TimeoutError, CancelledError):
+            raise late(self.limits.timeout) from None
+
+    async def add(self, asked: NewDocuments) -> list[tuple[Document, Work]]:
+        """All of them are computed, one after the other; then all are kept."""
+        documents = self.documents
+        documents.require_room(len(asked.texts))
+        if asked.id is not None:
+            documents.require_new(asked.id)
+        found = []
+        for text in asked.texts:
+            made, work = await self._done(lambda text=text: documents.compute(text))  # type: ignore[misc]
+            made = replace(made, id=asked.id or made.id, name=asked.name, metadata=asked.metadata or {})
+            found.append((made, work))
+
+        def keep() -> None:
+            documents.require_room(len(found))
+            for made, _ in found:
+                documents.require_new(made.id)
+            for made, _ in found:
+                documents.put(made)
+            self._count(documents)
+
+        await self._done(keep)
+        return found
+
+    async def change(self, document: str, asked: ChangedDocument) -> tuple[Document, Work]:
+        documents = self.documents
+
+        def change() -> tuple[Document, Work]:
+            before = documents.get(document)
+            made, work = documents.compute(asked.text)
+            name = before.name if asked.name is None else asked.name
+            metadata = before.metadata if asked.metadata is None else asked.metadata
+            made = replace(made, id=before.id, created=before.created, name=name, metadata=metadata)
+            documents.put(made)
+            self._gone(before, documents)
+            return made, work
+
+        return await self._done(change)
+
+    async def remove(self, document: str) -> None:
+        documents = self.documents
+
+        def remove() -> None:
+            before = documents.get(document)
+            documents.remove(document)
+            self._gone(before, documents)
+
+        await self._done(remove)
+
+    def _gone(self, document: Document, documents: Documents) -> None:
+        if document.key not in documents.store:
+            self.engine.prefixes.forget(document.key)
+        self._count(documents)
+
+
+def checked_key(text: str, place: str) -> str:
+    """An API key, which HTTP must be able to carry; ``place`` is where it stands, for it is never shown.
+
+    >>> checked_key("a-key\\n", "the file")
+    'a-key'
+    """
+    found = text.strip()
+    if not (found.isascii() and found.isprintable() and len(found.split()) == 1):
+        raise InputError(f"{place} must hold an API key: one word of letters, digits and signs in ASCII")
+    return found
