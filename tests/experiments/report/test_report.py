@@ -113,7 +113,7 @@ FOREIGN: dict[str, tuple[Any, str]] = {
     "no text": (without("corpus"), "corpus"),
     "no variants": (without("variants"), "variants"),
     "variants in a list": (made.growth(CURVES) | {"variants": [1]}, "list"),
-    "runs of another experiment": (made.facts({"rope": [{}]}) | {"experiment": "growth"}, "perplexity"),
+    "runs of another experiment": (made.facts({"rope": [{}]}) | {"experiment": "growth"}, "lacks"),
     "a word for a number": (made.growth({"rope": [{8: "low"}]}), "str"),  # type: ignore[dict-item]
     "a length that is none": (made.growth({"rope": [{"eight": 4.0}]}), "eight"),  # type: ignore[dict-item]
     "rows missing": (made.timing({"85M": {"rope": 1.0}}) | {"experiment": "facts"}, "rows"),
