@@ -219,6 +219,6 @@ QUICK = OpenModelConfig(
     ),
     training=TrainConfig(steps=5, batch_size=1, learning_rate=1e-4, weight_decay=0.01, warmup=1, precision="bf16"),
 )
-"""Two CPU cores, under 15 minutes. It shows what is done; so few rows teach little, and so few tokens say little."""
+"""About 13 minutes of two CPU cores. It shows what is done; so few rows teach little, and so few tokens say little."""
 
 PRESETS = {"quick": QUICK, "paper": OpenModelConfig()}
