@@ -300,6 +300,7 @@ SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] 
     "facts-choices": ("facts-choices", facts_choices),
     "facts-memory": ("facts-memory.json", facts_memory),
     "retrofit": ("retrofit-quick.json", lambda results: [perplexity_table(results)]),
+    "retrofit-window": ("retrofit-window.json", lambda results: [perplexity_table(results)]),
     "retrofit-paper": ("retrofit-paper.json", lambda results: [perplexity_table(results)]),
     "retrofit-shakespeare": ("retrofit-shakespeare.json", lambda results: [perplexity_table(results)]),
     "timing": ("timing-paper.json", timing),
