@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from contentrope.errors import InputError
+from contentrope.evaluation.tasks import GROUPS
 from contentrope.training import TrainConfig
 from experiments.conversions import UNTOUCHED, parse_conversion
 from experiments.experiment import require_integers, require_lists
@@ -52,26 +53,7 @@ class Reading:
 class Asking:
     """Tasks of contentrope.evaluation.tasks."""
 
-    tasks: tuple[str, ...] = (
-        "niah_single_1",
-        "niah_single_2",
-        "niah_single_3",
-        "niah_multikey_1",
-        "niah_multikey_2",
-        "niah_multikey_3",
-        "niah_multivalue",
-        "niah_multiquery",
-        "vt",
-        "cwe",
-        "fwe",
-        "qa_1",
-        "kv_75",
-        "kv_1000",
-        "babi_1",
-        "babi_2",
-        "babi_4",
-        "babi_5",
-    )
+    tasks: tuple[str, ...] = (*GROUPS["ruler"], "kv_75", "kv_1000", *GROUPS["babi"])
     """Of the main variants."""
     few_tasks: tuple[str, ...] = ("niah_single_2", "niah_multikey_2", "kv_75")
     """Of all other variants."""
