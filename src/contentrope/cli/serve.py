@@ -15,6 +15,7 @@ from contentrope.cli.generate import checkpoint_named
 from contentrope.cli.options import Device, chosen_device, one
 from contentrope.corpora import text_of
 from contentrope.errors import BackendError, InputError
+from contentrope.serving.limits import Limits
 
 KEY_IN = "CONTENTROPE_API_KEY"
 """The environment variable that may hold the key of the service."""
@@ -46,21 +47,21 @@ class Serve:
         Path | None, one(Path, "PATH"), arg(help_behavior_hint="(default: the tokenizer's own)")
     ] = None
     """File with a template in Jinja that makes a prompt of messages."""
-    batch_size: int = 16
+    batch_size: int = Limits.rows
     """Requests that are decoded together."""
-    queue: int = 256
+    queue: int = Limits.queue
     """Requests that may wait; more are refused at once."""
-    timeout: float = 300.0
+    timeout: float = Limits.timeout
     """Seconds for a request, its time in the queue among them."""
-    max_tokens: int = 2048
+    max_tokens: int = Limits.new_tokens
     """Tokens of an answer."""
-    max_context: int = 131072
+    max_context: int = Limits.context
     """Tokens of documents, messages and answer together."""
-    max_body: int = 8
+    max_body: int = Limits.body // 2**20
     """Size of a request in MiB."""
-    max_documents: int = 10000
+    max_documents: int = Limits.documents
     """Documents that are kept."""
-    cache: float = 2.0
+    cache: float = Limits.cache / 2**30
     """Memory for the keys and values of documents that were asked about, in GiB."""
     device: Device = None
     """Where to compute."""
@@ -77,7 +78,6 @@ class Serve:
     def _serve(self, key: str | None) -> None:
         import asyncio
 
-        from contentrope.serving.limits import Limits
         from contentrope.serving.server import LOOPBACK_NAMES, Server, address_of, is_loopback, listen
         from contentrope.serving.service import Service, Settings
 

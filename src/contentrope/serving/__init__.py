@@ -1,7 +1,7 @@
 """A store of units behind HTTP, as OpenAI's chat completions: ``contentrope serve``.
 
-refusals, limits, schemas, replies   what is asked, answered and refused
-text, sampling, requests             one answer: its text, its draws, its events
-documents, prefixes, batch, engine   the thread that owns the model
-gate, streaming, chat, app, server   HTTP
+refusals, limits, schemas                     what is asked, answered and refused
+prompts, text, sampling, requests             one answer: its prompt, its text, its draws, its events
+documents, prefixes, batch, engine, service   the thread that owns the model, and what is around it
+gate, streaming, chat, metrics, app, server   HTTP
 """
