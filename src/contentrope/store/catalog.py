@@ -99,14 +99,25 @@ class Catalog:
 
     # --- reading ---
 
+    def units(self, keys: Collection[str]) -> dict[str, Unit]:
+        """What is known of these, all of them there."""
+        for key in keys:
+            if key not in self.contents.units:
+                self.refresh()
+                break
+        units = self.contents.units
+        for key in keys:
+            if key not in units:
+                raise InputError(f"unit {key} was removed from {self.place}; add its document again")
+        return {key: units[key][1] for key in keys}
+
     def read(self, keys: Collection[str]) -> dict[str, Piece]:
         """Units by key. Each one's checksum is looked at when this process reads it for the first time."""
         try:
             found = self._read(keys)
         except (FileNotFoundError, KeyError):  # another process has put it elsewhere, or removed it
             self.refresh()
-            if missing := [key for key in keys if key not in self.contents.units]:
-                raise InputError(f"unit {missing[0]} was removed from {self.place}; add its document again") from None
+            self.units(keys)
             found = self._read(keys)
         fresh = {key: piece for key, piece in found.items() if key not in self._checked}
         for key, is_right in self._compared(fresh):
