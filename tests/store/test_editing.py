@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import contentrope as cr
-from contentrope.store import UnitStore
+from contentrope.store import SetCache, UnitStore
 from contentrope.store.precision import PRECISIONS
 from tests.store.helpers import DOCUMENTS, LONG, QUESTION, asked, model_for, same_bits
 
@@ -161,3 +161,25 @@ def test_a_cache_that_was_reset_holds_no_set(tmp_path: Path) -> None:
     cache.reset()
     assert (cache.documents, cache.tokens, cache.get_seq_length()) == ([], 0, 0)
     torch.testing.assert_close(asked(model, cache), asked(model, store.cache([])), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("window", [0, 6])
+def test_a_cache_that_has_grown_is_as_fresh_when_rewound(window: int, tmp_path: Path) -> None:
+    """To the bit: its memory lies as a fresh one's does, by which some kernels choose how they add up."""
+    model = model_for(window=window, dtype=torch.float32, num_attention_heads=4)
+    store = UnitStore(tmp_path, model)
+    keys = store.add([[first, second, 9] for first in range(10, 30) for second in range(30, 34)])
+    cache = store.cache(keys)
+    expected = asked(model, store.cache(keys))
+    for length in (3, 100, 300):
+        asked(model, cache, torch.arange(length)[None] % 50 + 6)
+        cache.rewind()
+        assert torch.equal(asked(model, cache), expected)
+        cache.rewind()
+        fresh = store.cache(keys)
+        assert same_bits(cache, fresh)
+        assert strides_of(cache) == strides_of(fresh)
+
+
+def strides_of(cache: SetCache) -> list[tuple[int, ...]]:
+    return [x.stride() for layer in cache.layers[:-1] for x in (layer.keys, layer.values)]

@@ -9,6 +9,7 @@ Shapes: columns are those of the set.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -77,6 +78,25 @@ class SetCache(DynamicCache):
         """Whether something was read behind the set."""
         return self.state.get_seq_length() > self.tokens
 
+    @property
+    def nbytes(self) -> int:
+        """Of memory for keys and values, the room behind them among it."""
+        memory = (x.untyped_storage() for x in self._tensors())
+        return sum({x.data_ptr(): x.nbytes() for x in memory}.values())
+
+    def copied(self, rows: int = 1) -> SetCache:
+        """A cache of its own with so many rows for each of this one's, for questions to be read behind; this one stays
+        as it is."""
+        shared = {id(x): x for x in self._tensors()}  # copied once, by repeating them
+        made: SetCache = copy.deepcopy(self, shared)
+        made.batch_repeat_interleave(rows)
+        return made
+
+    def _tensors(self) -> list[Tensor]:
+        layers: list[Any] = self.layers[:-1]
+        held = [x for layer in layers if layer.is_initialized for x in (layer.keys, layer.values)]
+        return [*held, *(x for pair in self._whole.values() for x in pair)]
+
     # --- editing ---
 
     def insert(self, documents: str | Iterable[str]) -> None:
@@ -96,7 +116,9 @@ class SetCache(DynamicCache):
             self.state.refuse_if_half_rotated()
         self.state.half_rotated = False  # a call rotates no key of the set
         for index, layer in enumerate(self.layers[:-1]):
-            if self.tokens:
+            if isinstance(layer, RoomyLayer) and self.tokens:
+                layer.shorten(self.tokens)
+            elif self.tokens:
                 self._set(index, *self._held(index), self.tokens)
             else:
                 layer.reset()

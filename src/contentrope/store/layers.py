@@ -40,8 +40,14 @@ class RoomyLayer(DynamicLayer):
         self.keys, self.values = held
         return held
 
+    def shorten(self, columns: int) -> None:
+        """Hold the first columns, with the room that so many get: where they lie does not depend on what was behind."""
+        rooms = [x if self._whole(x).shape[2] == with_room(columns) else _copied(x, columns) for x in self._held()]
+        self.take(rooms[0], rooms[1], columns)
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled():  # a backward pass may need what is there as it is
+        # A backward pass may need what is there as it is.
+        if torch.is_grad_enabled() or not self._takes(key_states) or not self._takes(value_states):
             found: tuple[Tensor, Tensor] = super().update(key_states, value_states, *args, **kwargs)
             return found
         if not self.is_initialized:
@@ -64,18 +70,28 @@ class RoomyLayer(DynamicLayer):
     def _rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Copies of rows, with the room behind them."""
         if count := self.get_seq_length():
-            held: tuple[Any, Any] = self.keys, self.values
-            self.take(change(self._whole(held[0])), change(self._whole(held[1])), count)
+            keys, values = self._held()
+            self.take(change(self._whole(keys)), change(self._whole(values)), count)
+
+    def _takes(self, states: States) -> bool:
+        """Whether they go behind what is there without becoming others."""
+        if not self.is_initialized or not self.get_seq_length():
+            return True
+        keys, _ = self._held()
+        return states.dtype == keys.dtype and states.shape[:2] == keys.shape[:2]
+
+    def _held(self) -> tuple[States, States]:
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
 
     def _room(self, held: Any, columns: int, like: Tensor) -> Room:
         """Memory for so many columns that begins with those held: where they are, if it may be and they fit."""
+        if not held.numel():
+            return like.new_empty(*like.shape[:2], with_room(columns), like.shape[3])
         room = self._whole(held)
-        if held.numel() and columns <= room.shape[2] and (torch.is_inference_mode_enabled() or not room.is_inference()):
-            return room
-        made = like.new_empty(*like.shape[:2], with_room(columns), like.shape[3])
-        if held.numel():
-            made[:, :, : held.shape[2]].copy_(held)
-        return made
+        may_write = torch.is_inference_mode_enabled() or not room.is_inference()
+        return room if may_write and columns <= room.shape[2] else _copied(held, held.shape[2], columns)
 
     def _whole(self, held: States) -> Room:
         """What is held with the room behind it; without, if there is none or it is not this layer's."""
@@ -86,3 +102,10 @@ class RoomyLayer(DynamicLayer):
         strides = heads * room * dim, room * dim, dim, 1
         fits = all(a == b for a, b, size in zip(held.stride(), strides, held.shape, strict=True) if size > 1)
         return held.as_strided((rows, heads, room, dim), strides) if fits and room >= columns else held
+
+
+def _copied(held: States, columns: int, more: int = 0) -> Room:
+    """The first columns in memory of their own, with the room that so many get, or ``more``."""
+    made = held.new_empty(*held.shape[:2], with_room(max(columns, more)), held.shape[3])
+    made[:, :, :columns].copy_(held[:, :, :columns])
+    return made
