@@ -25,6 +25,8 @@ from contentrope.errors import InputError
 TOKENS = 32
 """So many tokens, or up to twice as many at the end of a unit, share the scale of a channel."""
 STEPS = 127
+LARGEST = 3e38
+"""So that the last step does not lead beyond what bfloat16 holds."""
 
 States = Float[Tensor, "slots kv_heads columns head_dim"]
 Parts = tuple[Tensor, ...]
@@ -69,7 +71,7 @@ class EightBits:
         return slot % 2 == 0
 
     def encode(self, states: States, apart: Hashable) -> Parts:
-        exact = states.double()
+        exact = _reachable(states.double())
         if not apart:
             codes, scales = _encoded(exact, exact.abs().amax(3, keepdim=True))
             return codes, scales
@@ -87,8 +89,9 @@ class EightBits:
             states.mul_(scales).add_(offsets)
         else:
             states.mul_(scales)
-        most = torch.finfo(dtype).max  # the last step may lead beyond it
-        return states.clamp_(-most, most).to(dtype)
+        if dtype == torch.float16:  # the last step may lead beyond what it holds
+            states.clamp_(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+        return states.to(dtype)
 
 
 MODEL = "model"
@@ -118,7 +121,7 @@ def _centred(
     offsets = (low / 2 + high / 2).to(torch.bfloat16)
     states = states - offsets.double()
     codes, scales = _encoded(states, states.abs().amax(2, keepdim=True))
-    return codes, torch.cat((scales, _finite(offsets)), dim=3)
+    return codes, torch.cat((scales, offsets), dim=3)
 
 
 def _encoded(states: States, largest: Tensor) -> tuple[Int8[Tensor, "..."], BFloat16[Tensor, "..."]]:
@@ -126,14 +129,14 @@ def _encoded(states: States, largest: Tensor) -> tuple[Int8[Tensor, "..."], BFlo
     wanted = largest / STEPS
     scales = wanted.to(torch.bfloat16)
     scales = torch.where(scales.double() < wanted, (scales.view(torch.int16) + 1).view(torch.bfloat16), scales)
-    scales = _finite(scales.clamp(min=torch.finfo(torch.bfloat16).tiny))
+    scales = scales.clamp(min=torch.finfo(torch.bfloat16).tiny)
     return (states / scales.double()).round().clamp(-STEPS, STEPS).to(torch.int8), scales
 
 
-def _finite(x: Tensor) -> Tensor:
-    if not bool(x.isfinite().all()):
+def _reachable(states: States) -> States:
+    if not bool((states.abs() <= LARGEST).all()):
         raise InputError(
             "the model computes keys or values that are not finite, or too large for 8 bits with a scale in bfloat16: "
             "open a store with precision='model'"
         )
-    return x
+    return states
