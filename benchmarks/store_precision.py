@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoTokenizer
 
+import contentrope.hf as chf
 from benchmarks.store import VARIABLE, first_token, model_of
 from benchmarks.timing import Work, paired_seconds, positive, result_file
 from contentrope.corpora.long_context import long_context
@@ -131,7 +132,13 @@ def main() -> int:
     except (InputError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    model, tokenizer = model_of(options, options.size), AutoTokenizer.from_pretrained(os.environ[VARIABLE])
+    # Not trained: addresses are those that attach() begins with.
+    model, tokenizer = (
+        model_of(options, options.size, attached=False),
+        AutoTokenizer.from_pretrained(os.environ[VARIABLE]),
+    )
+    given = {"window": options.window, "max_length": options.unit_length, "check": False}
+    chf.attach(model, tokenizer, units="document", marker="\n", competition=1.0, **given)
     results: dict[str, Any] = {"books": {}}
     with tempfile.TemporaryDirectory() as folder:
         stores = {name: UnitStore(Path(folder) / name, model, precision=name) for name in ("model", "int8")}
