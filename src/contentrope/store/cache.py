@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from contentrope.cache import Columns
 from contentrope.errors import CacheError, InputError, quoted
 from contentrope.hf.state import ColumnsLayer, columns_layer
+from contentrope.store.catalog import keys_of
 from contentrope.store.filling import Filled, Shelf, Spans, filled, spans_of
 from contentrope.store.layers import RoomyLayer, with_room
 
@@ -261,7 +262,7 @@ class SetCache(DynamicCache):
 
 
 def _listed(documents: str | Iterable[str]) -> list[str]:
-    return [documents] if isinstance(documents, str) else list(documents)
+    return [documents] if isinstance(documents, str) else keys_of(documents)
 
 
 def _in_order(documents: Documents) -> list[str]:

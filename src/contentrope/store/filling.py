@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.store.groups import Piece
 from contentrope.store.units import Layout
@@ -90,10 +91,17 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 def _empty(layout: Layout, rows: int, sizes: Sequence[int], device: torch.device) -> list[Tensor]:
     kinds = sorted((slot, kind) for kind in layout.kinds for slot in kind.slots)
-    return [
-        torch.empty(rows, kind.kv_heads, sizes[slot], kind.head_dim, dtype=layout.dtype, device=device)
-        for slot, kind in kinds
-    ]
+    try:
+        return [
+            torch.empty(rows, kind.kv_heads, sizes[slot], kind.head_dim, dtype=layout.dtype, device=device)
+            for slot, kind in kinds
+        ]
+    except RuntimeError as error:
+        size = sum(kind.kv_heads * kind.head_dim * sizes[slot] for slot, kind in kinds) * rows * layout.dtype.itemsize
+        raise InputError(
+            f"{rows} rows of up to {max(sizes)} tokens take {size / 2**30:.1f} GiB, which {device} has not left; name "
+            "fewer documents or sets"
+        ) from error
 
 
 def _copy_ids(pieces: Mapping[str, Piece], rows: Sequence[Spans], ids: Int[Tensor, "rows columns"]) -> None:

@@ -98,11 +98,18 @@ class Group:
 
 
 def write_group(
-    place: Place, pieces: Mapping[str, Piece], documents: Mapping[str, list[str]], *, over: bool = False
+    place: Place,
+    pieces: Mapping[str, Piece],
+    documents: Mapping[str, list[str]],
+    *,
+    digests: Mapping[str, str] | None = None,
+    over: bool = False,
 ) -> str:
-    """The name of the file. One of that name is left as it is, unless it is to be written ``over``."""
+    """The name of the file. One of that name is left as it is, unless it is to be written ``over``. ``digests``: those
+    of the pieces, where they are known."""
+    digests = digests or {key: piece.digest() for key, piece in pieces.items()}
     contents = {
-        "units": {key: [len(piece.ids), piece.digest()] for key, piece in sorted(pieces.items())},
+        "units": {key: [len(piece.ids), digests[key]] for key, piece in sorted(pieces.items())},
         "documents": dict(sorted(documents.items())),
     }
     named = {"units": sorted(pieces), "documents": contents["documents"]}

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from contentrope.errors import CheckpointError, InputError, quoted
+from contentrope.errors import CheckpointError, InputError
 from contentrope.hf.adapter import adapter_of
 from contentrope.results import json_bytes
 from contentrope.store.ask import Asked, check_embedded, ids_of, inputs_of
 from contentrope.store.cache import SetCache
-from contentrope.store.catalog import GROUP_BYTES, Catalog
+from contentrope.store.catalog import GROUP_BYTES, Catalog, keys_of
 from contentrope.store.fingerprint import Watch, differences_of, digest_of, document_key, fingerprint_of, unit_key
 from contentrope.store.groups import Piece
 from contentrope.store.places import Place, place_of
@@ -82,7 +82,8 @@ class UnitStore:
                 "contentrope.hf.set_positions(model, 'local'), or attach with a window"
             )
         self.place = place_of(address)
-        self.fingerprint = digest_of(_agreed(self.place, fingerprint_of(self.adapter, precision)))
+        self.settings = _agreed(self.place, fingerprint_of(self.adapter, precision))
+        self.fingerprint = digest_of(self.settings)
         self.watch, self.layout = Watch(self.adapter), Layout(self.adapter, PRECISIONS[precision])
         self.catalog = Catalog(self.place)
         weakref.finalize(self, Catalog.write_uses, self.catalog)
@@ -101,6 +102,7 @@ class UnitStore:
         if isinstance(documents, str):
             raise InputError("documents is one text: pass a list of them")
         self.watch.refuse_if_changed()
+        _agreed(self.place, self.settings)  # the folder may have been removed meanwhile, and another store be there
         self.catalog.refresh()
         config = self.model.config
         cuts: list[dict[str, Ids]] = []
@@ -160,7 +162,7 @@ class UnitStore:
         if not sets:
             raise InputError("there are no sets: pass at least one, which may be empty")
         self.watch.refuse_if_changed()
-        rows = [_keys(keys) for keys in sets]
+        rows = [keys_of(keys) for keys in sets]
         made = SetCache(self, rows)
         self.catalog.note_use(key for row in rows for key in row)
         return made
@@ -180,14 +182,14 @@ class UnitStore:
         if isinstance(keys, SetCache):
             cache = keys
         else:
-            keys = _keys(keys) if isinstance(keys, str) else list(keys)
+            keys = keys_of(keys) if isinstance(keys, str) else list(keys)
             cache = self.caches(keys) if keys and not isinstance(keys[0], str) else self.cache(keys)
         padding = getattr(self.tokenizer, "pad_token_id", None)
         return inputs_of(asked, cache, 0 if padding is None else padding)
 
     def units_of(self, documents: Iterable[str]) -> dict[str, list[str]]:
         """The keys of the memory units of each document, in the order of its text."""
-        return self.catalog.units_of(_keys(documents))
+        return self.catalog.units_of(keys_of(documents))
 
     def read(self, units: Sequence[str]) -> dict[str, Piece]:
         """Token ids, keys and values of units, as they are stored."""
@@ -287,12 +289,6 @@ class UnitStore:
             size = sum(unit.bytes for unit in own)
             found.append(Document(key, len(order), sum(x.tokens for x in own), size, uses.get(key)))
         return found
-
-
-def _keys(keys: Iterable[str]) -> list[str]:
-    if isinstance(keys, str):
-        raise InputError(f"keys is {quoted(keys)}: pass a list of keys")
-    return list(keys)
 
 
 def _agreed(place: Place, ours: dict[str, Any]) -> dict[str, Any]:
