@@ -32,7 +32,7 @@ def states_of(kind: str, tokens: int, dtype: torch.dtype) -> Tensor:
     elif kind == "small":
         states *= info.smallest_normal * 1e-2
     elif kind == "large":
-        limit = min(info.max, precision.LARGEST)
+        limit = min(info.max, 0.99 * precision.LARGEST)
         states = states.clamp(-1, 1).sign() * limit * 0.999
         states[0, 0, 0] = limit
     return states.to(dtype)
