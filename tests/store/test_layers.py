@@ -94,7 +94,7 @@ def test_a_token_copies_itself_and_not_the_set(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_what_a_layer_was_given_is_never_written_to() -> None:
     """Somebody else may hold it, with something behind it."""
-    theirs, _ = states(40, 1)
+    theirs = states(40, 1)[0].clone()
     before, layer = theirs.clone(), RoomyLayer()
     layer.lazy_initialization(theirs, theirs)
     layer.keys, layer.values = theirs[:, :, :10], theirs[:, :, :10]
@@ -158,6 +158,17 @@ def test_copied_rows_are_read_behind_and_the_set_stays(name: str, rows: int, tmp
         assert torch.equal(layer.values, values)
     made.rewind()
     assert torch.equal(made.layers[0].keys[:1], cache.layers[0].keys)
+
+
+def test_copies_of_a_set_do_not_write_to_one_another(tmp_path: Path) -> None:
+    model = model_for()
+    store = UnitStore(tmp_path, model)
+    cache = store.cache(store.add(DOCUMENTS))
+    one, other = cache.copied(), cache.copied()
+    asked(model, one, QUESTION[:, :4])
+    asked(model, other, QUESTION[:, 4:])
+    found = asked(model, one, QUESTION[:, 4:])
+    torch.testing.assert_close(found, asked(model, store.cache(cache.documents))[:, 4:], rtol=0, atol=1e-12)
 
 
 def test_memory_is_counted_with_the_room_in_it(tmp_path: Path) -> None:

@@ -125,11 +125,9 @@ def _centred(
 
 
 def _encoded(states: States, largest: Tensor) -> tuple[Int8[Tensor, "..."], BFloat16[Tensor, "..."]]:
-    """By scales that reach the largest; never zero, and not so small that a device takes them for it."""
-    wanted = largest / STEPS
-    scales = wanted.to(torch.bfloat16)
-    scales = torch.where(scales.double() < wanted, (scales.view(torch.int16) + 1).view(torch.bfloat16), scales)
-    scales = scales.clamp(min=torch.finfo(torch.bfloat16).tiny)
+    """By scales that reach the largest, but for less than half a step; never so small that a device takes them for
+    zero."""
+    scales = (largest / STEPS).to(torch.bfloat16).clamp(min=torch.finfo(torch.bfloat16).tiny)
     return (states / scales.double()).round().clamp(-STEPS, STEPS).to(torch.int8), scales
 
 
