@@ -152,6 +152,7 @@ def test_it_takes_fewer_bytes_and_says_so(tmp_path: Path) -> None:
     assert [found["precision"] for found in stats] == ["model", "int8"]
     sizes = [sum(document.bytes for document in store.list()) for store in stores]
     assert sizes[1] < 0.6 * sizes[0], "short units of few channels: scales are many"
+    assert {document.precision for document in stores[1].list()} == {"int8"}
     assert all(store.verify() == {} for store in stores)
     assert stores[1].prune(0) == sorted(keys[1])
 

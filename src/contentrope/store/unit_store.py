@@ -36,6 +36,7 @@ class Document(NamedTuple):
     bytes: int
     last_used: float | None
     """Seconds since 1970; None: nobody has, as far as was written down."""
+    precision: str
 
 
 Documents = list[Document]
@@ -287,7 +288,7 @@ class UnitStore:
         for key, order in sorted(documents.items()):
             own = [units[unit][1] for unit in order if unit in units]
             size = sum(unit.bytes for unit in own)
-            found.append(Document(key, len(order), sum(x.tokens for x in own), size, uses.get(key)))
+            found.append(Document(key, len(order), sum(x.tokens for x in own), size, uses.get(key), self.precision))
         return found
 
 
