@@ -1,11 +1,11 @@
 """What a store of units saves: stored units against reading them again, alternately, in the same run.
 
-    python -m benchmarks.store [--device cpu] [--dtype float32] [--tokens 4096] [--out FILE]
+    python -m benchmarks.store [--device cpu] [--dtype float32] [--tokens 4096] [--precision int8] [--out FILE]
 
 CONTENTROPE_SMOLLM2 may name a folder with the weights of SmolLM2-135M; without it the model is a random one of that
 shape. Measured are the time to the first token, warm (files in the page cache, checksums seen) and cold (neither);
-one of many units replaced, against computing all of them; a question early on and after many shuffled ones, by a small
-model over many small units; and bytes for every unit that is not there yet.
+one of many units replaced, against computing all of them; questions over units drawn from many, the first and the last
+of a thousand, by a small model unless told otherwise; and bytes for every unit that is not there yet.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from benchmarks.timing import Work, paired_seconds, positive, result_file
 from contentrope.results import environment, write_json
 from contentrope.store import UnitStore
 from contentrope.store.catalog import Catalog
+from contentrope.store.precision import PRECISIONS
 
 VARIABLE = "CONTENTROPE_SMOLLM2"
 TERMINATOR = 0
@@ -91,7 +92,7 @@ def time_to_first_token(options: argparse.Namespace, folder: Path) -> dict[str, 
     """Over stored tokens, against the untouched model that reads the same tokens again."""
     model, plain = model_of(options, options.size), model_of(options, options.size, attached=False)
     documents = documents_of(options.tokens // options.unit_length, options.unit_length, VOCABULARY[options.size], 1)
-    store = UnitStore(folder / "first", model)
+    store = UnitStore(folder / "first", model, precision=options.precision)
     filled = seconds(options, lambda: store.add(documents))
     keys = store.add(documents)
     question = torch.tensor(documents_of(1, options.question, VOCABULARY[options.size], 2), device=options.device)
@@ -126,7 +127,7 @@ def editing(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One unit replaced by a new text, its computing included; against computing all, and against joining all again."""
     model = model_of(options, options.size)
     documents = documents_of(options.edited + options.repeats, options.edited_length, VOCABULARY[options.size], 3)
-    store = UnitStore(folder / "edited", model)
+    store = UnitStore(folder / "edited", model, precision=options.precision)
     first, new = documents[: options.edited], documents[options.edited :]
     rebuilt = seconds(options, lambda: store.cache(store.add(first)))
     cache = store.cache(store.add(first))
@@ -147,18 +148,29 @@ def editing(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def shuffled(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """By a small model: each question over some units drawn from many, in random order."""
-    model = model_of(options, "tiny")
-    store = UnitStore(folder / "many", model)
-    keys = store.add(documents_of(options.many, 8, VOCABULARY["tiny"], 4))
-    question = torch.tensor(documents_of(1, 16, VOCABULARY["tiny"], 5), device=options.device)
+    """Each question over some units drawn from many in random order: whether the last takes as long as the first.
+
+    Before the first, others are asked that do not count: a process has to load code and get memory once.
+    """
+    size = options.many_size
+    model = model_of(options, size)
+    store = UnitStore(folder / "many", model, precision=options.precision)
+    keys = store.add(documents_of(options.many, 8, VOCABULARY[size], 4))
+    question = torch.tensor(documents_of(1, 16, VOCABULARY[size], 5), device=options.device)
     generator, times = torch.Generator().manual_seed(6), []
-    for _ in range(options.questions):
+    for _ in range(options.uncounted + options.questions):
         drawn = [keys[n] for n in torch.randperm(len(keys), generator=generator)[:64].tolist()]
         times.append(seconds(options, lambda drawn=drawn: first_token(model, question, store.cache(drawn))))
-    early, late = (statistics.median(x) for x in (times[5:15], times[-11:]))
-    settings = {"model": SIZES["tiny"], "units": len(keys), "questions": options.questions, "units_per_question": 64}
-    return {**settings, "early_seconds": early, "late_seconds": late, "late_to_early": late / early}
+    times = times[options.uncounted :]
+    side = max(1, len(times) // 5)
+    early, late = sorted(times[:side]), sorted(times[-side:])
+    settings = {"model": SIZES[size], "units": len(keys), "questions": len(times), "units_per_question": 64}
+    found: dict[str, Any] = {**settings, "questions_at_each_end": side, "questions_before": options.uncounted}
+    for name, side_times in (("early", early), ("late", late)):
+        found[f"{name}_seconds"] = statistics.median(side_times)
+        found[f"{name}_quartiles"] = [side_times[len(side_times) // 4], side_times[-1 - len(side_times) // 4]]
+    found["late_to_early"] = found["late_seconds"] / found["early_seconds"]
+    return found
 
 
 def arguments() -> argparse.Namespace:
@@ -173,7 +185,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--edited", type=positive, default=1000, help="units of which one is replaced")
     parser.add_argument("--edited-length", type=positive, default=8)
     parser.add_argument("--many", type=positive, default=10_000, help="small units that questions draw from")
+    parser.add_argument("--many-size", choices=SIZES, default="tiny", help="of the model that answers over these")
     parser.add_argument("--questions", type=positive, default=1000)
+    parser.add_argument("--uncounted", type=int, default=200, help="questions before these, which do not count")
+    parser.add_argument("--precision", choices=PRECISIONS, default="model")
     parser.add_argument("--repeats", type=positive, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=result_file)

@@ -158,3 +158,78 @@ def conversion_costs(data: Results) -> list[Table]:
         rows.append([model.name, *amounts, f"{hours:,.2f}", *sizes])
     head = ["model", "tokens", "operations a token", "GPU hours", "all weights trained", "LoRA"]
     return [plain([*head], [*rows, ["share of the peak that this assumes", "", "", f"{100 * share:.0f}%", "", ""]])]
+
+
+def store(data: Results) -> list[Table]:
+    """What a store saves."""
+    first, editing, shuffled = (data["results"][name] for name in ("time_to_first_token", "editing", "shuffled"))
+    warm, questions = first["warm"], shuffled["questions"]
+    rows = [
+        [f"first token over {first['tokens']:,} stored tokens", _seconds(warm["ours_seconds"])],
+        ["the same, files from the disk and checked first", _seconds(first["cold_seconds"])],
+        [
+            "the untouched model reads these tokens again",
+            f"{_seconds(warm['baseline_seconds'])}, {warm['speed']:.0f} and {first['cold_speed']:.0f} times as long",
+        ],
+        [f"computing {editing['units']:,} units", _seconds(editing["rebuild_seconds"])],
+        [
+            "replacing one of them",
+            f"{_seconds(editing['edit_seconds'])}, {editing['edit_to_rebuild']:.2%} of that",
+        ],
+        [f"a question over 64 of {shuffled['units']:,} units, early", _seconds(shuffled["early_seconds"])],
+        [f"the same, after {questions:,} questions", _seconds(shuffled["late_seconds"])],
+    ]
+    return [plain(["", "time"], rows)]
+
+
+def store_growth(data: Results) -> list[Table]:
+    """The first token by how much is stored."""
+    rows = [
+        [
+            f"{int(count):,}",
+            f"{found['bytes'] / 2**20:,.0f} MiB",
+            _seconds(found["seconds"]),
+            f"{found['nanoseconds_per_byte']:.2f} ns",
+        ]
+        for count, found in data["results"]["first_token"].items()
+    ]
+    return [plain(["stored tokens", "bytes read", "first token", "for a byte"], rows)]
+
+
+def store_decoding(data: Results) -> list[Table]:
+    """A token behind a set, by the layers of its cache and by those of transformers."""
+    found = data["results"]["decoding"]
+    rows = [
+        ["with room behind the columns", f"{found['ours_tokens_per_second']:.1f}", ratio(found["ratio"])],
+        ["copied with every token, as in transformers", f"{found['baseline_tokens_per_second']:.1f}", ""],
+    ]
+    return [plain([f"behind {found['tokens']:,} tokens", "tokens per second", "time"], rows)]
+
+
+def store_precision(data: Results) -> list[Table]:
+    """What 8 bits lose, by book, and what they save."""
+    head = ["", "perplexity, full", "8 bits", "largest difference of logits", "mean", "same likeliest token"]
+    rows = [
+        [
+            f"{name.replace('_', ', ').replace('-', ' ')}, {found['tokens']:,} stored tokens",
+            *(f"{found['perplexity'][side]:.3f}" for side in ("model", "int8")),
+            f"{found['largest_difference']:.2f}",
+            f"{found['mean_difference']:.3f}",
+            f"{found['likeliest_agree']:.1%}",
+        ]
+        for name, found in data["results"]["books"].items()
+    ]
+    return [plain(head, rows)]
+
+
+def store_precision_costs(data: Results) -> list[Table]:
+    sizes, first = data["results"]["bytes_per_token"], data["results"]["first_token"]
+    rows = [
+        ["the model's own", f"{sizes['model'] / 1024:.1f} KiB", _seconds(first["baseline_seconds"])],
+        ["8 bits", f"{sizes['int8'] / 1024:.1f} KiB", _seconds(first["ours_seconds"])],
+    ]
+    return [plain(["numbers", "for a token", "first token"], rows)]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"

@@ -22,6 +22,11 @@ from experiments.benchmark_tables import (
     hf_training,
     plain,
     rounding,
+    store,
+    store_decoding,
+    store_growth,
+    store_precision,
+    store_precision_costs,
     training,
 )
 from experiments.facts import CONDITIONS
@@ -166,6 +171,11 @@ SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] 
     "training": ("benchmark-training-gpu.json", training),
     "rounding": ("fuzz", rounding),
     "conversion-costs": ("benchmark-hf-train-window-8192-cuda.json", conversion_costs),
+    "store": ("benchmark-store-cpu.json", store),
+    "store-growth": ("benchmark-store-growth-cpu.json", store_growth),
+    "store-decoding": ("benchmark-store-growth-cpu.json", store_decoding),
+    "store-precision": ("benchmark-store-precision-cpu.json", store_precision),
+    "store-precision-costs": ("benchmark-store-precision-cpu.json", store_precision_costs),
     "open-model-quick": ("open-model-quick.json", lambda results: [open_model.perplexity_table(results)]),
     "open-model-quick-tasks": ("open-model-quick.json", open_model.task_tables),
 }

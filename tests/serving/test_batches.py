@@ -15,7 +15,6 @@ import torch
 import contentrope.hf as chf
 from contentrope.hf.plain import load_tokenizer
 from contentrope.serving.batch import Batch, Speaker
-from contentrope.serving.prefixes import rows_of
 from contentrope.serving.requests import Event, Request
 from contentrope.serving.sampling import Sampling
 from contentrope.store import UnitStore
@@ -61,7 +60,7 @@ class Reader:
         ]
         cache = self.store.cache([self.keys[n] for n in chosen])
         with torch.no_grad():
-            batch = Batch(Speaker(self.model, self.tokenizer), rows_of(cache, len(requests)), requests)
+            batch = Batch(Speaker(self.model, self.tokenizer), cache.copied(len(requests)), requests)
             while batch.rows:
                 batch.step()
         return heard
@@ -88,7 +87,7 @@ def test_logits_of_a_row_are_those_it_has_alone(reader: Reader) -> None:
         ids = [reader.tokenizer(reader.prompt(question))["input_ids"] for question in questions]
         requests = [Request(prompt=prompt, new_tokens=3, hear=lambda event: None) for prompt in ids]
         with torch.no_grad():
-            return Batch(speaker, rows_of(cache, len(requests)), requests).logits
+            return Batch(speaker, cache.copied(len(requests)), requests).logits
 
     together = logits(QUESTIONS)
     for row, question in enumerate(QUESTIONS):

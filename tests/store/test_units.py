@@ -17,16 +17,16 @@ from tests.store.helpers import DOCUMENTS, LONG, asked, model_for, read_at_once,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("window", [0, 6])
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(("rows", "precision"), [(1, "model"), (4, "model"), (4, "int8")])
 def test_two_stores_that_were_filled_otherwise_have_the_same_bytes(
-    dtype: torch.dtype, window: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, window: int, rows: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many rows as a GPU takes, and with one."""
     model = model_for(window=window, dtype=dtype)
     monkeypatch.setattr(module, "ROWS", rows)
     monkeypatch.setattr(module, "ON_ITS_OWN", ())
     documents = [*DOCUMENTS, LONG, *([n, n + 1, n + 2] for n in range(40, 55))]
-    stores = [UnitStore(tmp_path / name, model) for name in ("at once", "one by one")]
+    stores = [UnitStore(tmp_path / name, model, precision=precision) for name in ("at once", "one by one")]
     keys = stores[0].add(documents)
     assert [stores[1].add([document])[0] for document in reversed(documents)] == keys[::-1]
     units = [unit for order in stores[0].units_of(keys).values() for unit in order]

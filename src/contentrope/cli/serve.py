@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import arg
 
@@ -33,6 +33,8 @@ class Serve:
     """Folder of a converted model, as `contentrope finetune` writes it."""
     store: Annotated[str, arg(metavar="DIR")]
     """Folder of the store, or any fsspec address; made if it is not there."""
+    precision: Literal["model", "int8"] = "model"
+    """Numbers the store keeps: the model's own, or 8-bit ones, which take less room and change answers a little."""
     host: str = "127.0.0.1"
     """Address to listen at: the default is reached from this machine only, 0.0.0.0 from everywhere."""
     port: int = 8000
@@ -103,6 +105,7 @@ class Serve:
             settings = Settings(
                 model=folder,
                 store=self.store,
+                precision=self.precision,
                 name=self.name or Path(self.model).resolve().name,
                 key=key,
                 hosts=LOOPBACK_NAMES if own else None,

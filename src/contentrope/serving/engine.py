@@ -19,7 +19,7 @@ from contentrope.errors import InputError
 from contentrope.serving.batch import Batch, Speaker
 from contentrope.serving.documents import Documents
 from contentrope.serving.limits import Limits
-from contentrope.serving.prefixes import Keys, Prefixes, bytes_of, rows_of
+from contentrope.serving.prefixes import Keys, Prefixes
 from contentrope.serving.refusals import Refused, full, refusal_of, unavailable
 from contentrope.serving.requests import Event, Request
 from contentrope.store import SetCache
@@ -185,7 +185,7 @@ class Engine:
                     self._waiting.extendleft(reversed(others))
                 if requests:
                     self.watch(len(requests))
-                    self._batches.append(Batch(self.speaker, rows_of(prefix, len(requests)), requests))
+                    self._batches.append(Batch(self.speaker, prefix.copied(len(requests)), requests))
             except Exception as error:
                 self._fail(requests, error)
         return True
@@ -228,7 +228,7 @@ class Engine:
                 self._fail([request], Refused(400, message, code="context_length_exceeded", param="messages"))
             else:
                 fitting.append(request)
-        rows = max(1, int(min(self.limits.rows, self.limits.cache / max(1, bytes_of(prefix)))))
+        rows = max(1, int(min(self.limits.rows, self.limits.cache / max(1, prefix.nbytes))))
         return fitting[:rows], fitting[rows:]
 
     def _advance(self) -> None:

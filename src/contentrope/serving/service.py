@@ -35,6 +35,8 @@ class Settings:
     """Which clients must send; None: none."""
     hosts: tuple[str, ...] | None = None
     """Names by which clients may call the service; None: any."""
+    precision: str = "model"
+    """Of the store."""
     device: str = "cpu"
     template: str | None = None
     """A chat template instead of the tokenizer's own."""
@@ -68,7 +70,8 @@ class Service:
 
         model, tokenizer = self._load_model()
         self.prompts = Prompts(tokenizer, model.config.get_text_config().vocab_size, self.settings.template)
-        documents = Documents(UnitStore(self.settings.store, model, tokenizer), self.limits.documents)
+        store = UnitStore(self.settings.store, model, tokenizer, precision=self.settings.precision)
+        documents = Documents(store, self.limits.documents)
         self._count(documents)
         return Loaded(model, tokenizer, documents)
 

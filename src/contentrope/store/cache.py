@@ -4,42 +4,30 @@ The units come first and are the *set*; what the model reads after them comes be
 nothing was read behind it, or after :meth:`SetCache.rewind`. Keys and values of the units that stay are copied as they
 are, never computed anew, so an edited cache has the bits of a fresh one.
 
-Shapes: slots are keys and values of layers, two for each; columns are those of the set.
+Shapes: columns are those of the set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol, cast
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from contentrope.cache import Columns
 from contentrope.errors import CacheError, InputError, quoted
-from contentrope.hf.adapter import Adapter
 from contentrope.hf.state import ColumnsLayer, columns_layer
-from contentrope.store.groups import Piece
-from contentrope.store.units import Layout
+from contentrope.store.catalog import keys_of
+from contentrope.store.filling import Filled, Shelf, Spans, filled, spans_of
+from contentrope.store.layers import RoomyLayer, with_room
 
 Documents = dict[str, list[str]]
-Spans = dict[str, tuple[int, int]]
 Pair = tuple[Tensor, Tensor]
-
-
-class Shelf(Protocol):
-    """What a cache needs of a store."""
-
-    adapter: Adapter
-    layout: Layout
-
-    def units_of(self, documents: Iterable[str]) -> dict[str, list[str]]: ...
-
-    def read(self, units: Sequence[str]) -> dict[str, Piece]: ...
 
 
 class Run(NamedTuple):
@@ -60,6 +48,8 @@ class SetCache(DynamicCache):
         self.rows = [shelf.units_of(dict.fromkeys(documents)) for documents in rows]
         """Of each row, the units of every document."""
         self.state: ColumnsLayer = columns_layer(self, shelf.adapter.keeping, shelf.adapter.rotary_by_layer)
+        self.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in self.layers]
+        self.state.layers = self.layers[:-1]
         self._spans: Spans
         """With one row, the columns of every unit, in their order."""
         self._whole: dict[int, Pair]
@@ -89,6 +79,25 @@ class SetCache(DynamicCache):
         """Whether something was read behind the set."""
         return self.state.get_seq_length() > self.tokens
 
+    @property
+    def nbytes(self) -> int:
+        """Of memory for keys and values, the room behind them among it."""
+        memory = (x.untyped_storage() for x in self._tensors())
+        return sum({x.data_ptr(): x.nbytes() for x in memory}.values())
+
+    def copied(self, rows: int = 1) -> SetCache:
+        """A cache of its own with so many rows for each of this one's, for questions to be read behind; this one stays
+        as it is."""
+        shared = {id(x): x for x in self._tensors()}  # copied once, by repeating them
+        made: SetCache = copy.deepcopy(self, shared)
+        made.batch_repeat_interleave(rows)
+        return made
+
+    def _tensors(self) -> list[Tensor]:
+        layers: list[Any] = self.layers[:-1]
+        held = [x for layer in layers if layer.is_initialized for x in (layer.keys, layer.values)]
+        return [*held, *(x for pair in self._whole.values() for x in pair)]
+
     # --- editing ---
 
     def insert(self, documents: str | Iterable[str]) -> None:
@@ -108,8 +117,10 @@ class SetCache(DynamicCache):
             self.state.refuse_if_half_rotated()
         self.state.half_rotated = False  # a call rotates no key of the set
         for index, layer in enumerate(self.layers[:-1]):
-            if self.tokens:
-                self._set(index, *self._held(index))
+            if isinstance(layer, RoomyLayer) and self.tokens:
+                layer.shorten(self.tokens)
+            elif self.tokens:
+                self._set(index, *self._held(index), self.tokens)
             else:
                 layer.reset()
         assert self.state.columns is not None
@@ -135,7 +146,8 @@ class SetCache(DynamicCache):
             )
         self.state.refuse_if_half_rotated()
         units = _in_order(documents)
-        new = self.shelf.read([unit for unit in units if unit not in self._spans])
+        missing = [unit for unit in units if unit not in self._spans]
+        new = filled(self.shelf, [missing], lambda slot, columns: columns) if missing else None
         self._half_edited = self.state.half_rotated = True
         self._splice(units, new)
         self.rows, self._half_edited, self.state.half_rotated = [documents], False, False
@@ -181,50 +193,45 @@ class SetCache(DynamicCache):
     # --- filling ---
 
     def _fill(self) -> None:
-        """All rows, from the store; a unit that several rows have is read once."""
+        """All rows, from the store; a unit that several rows have is read, moved and decoded once."""
         orders = [_in_order(row) for row in self.rows]
-        found = self.shelf.read(list(dict.fromkeys(unit for units in orders for unit in units)))
-        rows = [[found[unit] for unit in units] for units in orders]
-        lengths = [sum(len(piece.ids) for piece in row) for row in rows]
-        count, device = max(lengths), self.shelf.adapter.embedding.device
         self._whole, self._spans = {}, {}
-        if count:
-            states = [_padded([_joined(row, n) for row in rows], count).to(device) for n in range(self._kinds)]
+        found = filled(self.shelf, orders, self._room)
+        if found.columns:
             for index in range(len(self.layers) - 1):
-                self._set(index, *self._pair(states, index))
-        columns = torch.zeros(3, len(rows), count, dtype=torch.int64)
-        for (ids, ends, valid), row, length in zip(columns.unbind(1), rows, lengths, strict=True):
-            spans = _spans((piece.ids for piece in row), count - length)
-            ids[count - length :] = torch.cat([piece.ids for piece in row]) if row else ids[:0]
-            ends[[end - 1 for _, end in spans]] = 1
-            valid[count - length :] = 1
-        ids, ends, valid = columns.to(device)
-        self._note(ids, ends.bool(), None if min(lengths) == count else valid.bool())
-        if len(rows) == 1:
-            self._spans = dict(zip(orders[0], _spans(piece.ids for piece in rows[0]), strict=True))
+                self._set(index, *_pair(found, index), found.columns)
+        ends, valid = (torch.zeros(found.ids.shape, dtype=torch.bool) for _ in range(2))
+        for row, spans in enumerate(found.rows):
+            ends[row, [end - 1 for _, end in spans.values()]] = True
+            valid[row, found.columns - sum(end - begin for begin, end in spans.values()) :] = True
+        device = found.ids.device
+        self._note(found.ids, ends.to(device), None if bool(valid.all()) else valid.to(device))
+        if len(orders) == 1:
+            (self._spans,) = found.rows
 
-    def _splice(self, units: list[str], new: dict[str, Piece]) -> None:
+    def _splice(self, units: list[str], new: Filled | None) -> None:
         """The only row: units that stay from the cache, new ones from the store."""
-        device = self.shelf.adapter.embedding.device
-        pieces, coming = list(new.values()), dict(zip(new, _spans(x.ids for x in new.values()), strict=True))
-        fresh = [_joined(pieces, n).to(device)[:, None] for n in range(self._kinds)] if new else []
+        coming: Spans = {} if new is None else new.rows[0]
         runs = _runs(units, self._spans, coming)
+        columns = sum(run.end - run.begin for run in runs)
         for index, layer in enumerate(self.layers[:-1]):
-            held = self._held(index) if self._spans else None
             if units:
-                self._set(index, *_spliced(runs, held, self._pair(fresh, index) if new else None))
+                held = self._held(index) if self._spans else None
+                pair = _spliced(runs, held, new and _pair(new, index), self._room(2 * index, columns))
+                self._set(index, *pair, columns)
             else:
                 layer.reset()
                 self._whole.clear()
         assert self.state.columns is not None
         (held_ids,) = self.state.columns.fact("ids", 0, self.tokens)
-        new_ids = torch.cat([piece.ids for piece in pieces]).to(held_ids) if new else held_ids[:0]
+        new_ids = held_ids[:0] if new is None else new.ids[0]
         ids = torch.cat([held_ids[:0], *((new_ids if run.is_new else held_ids)[run.begin : run.end] for run in runs)])
-        lengths = ((coming[unit] if unit in coming else self._spans[unit]) for unit in units)
-        self._spans = dict(zip(units, _spans(range(*span) for span in lengths), strict=True))
+        edges = ((coming[unit] if unit in coming else self._spans[unit]) for unit in units)
+        lengths = (end - begin for begin, end in edges)
+        self._spans = spans_of(dict(zip(units, lengths, strict=True)))
         ends = torch.zeros(1, len(ids), dtype=torch.bool)
         ends[0, [end - 1 for _, end in self._spans.values()]] = True
-        self._note(ids[None], ends.to(device), None)
+        self._note(ids[None], ends.to(ids.device), None)
 
     def _note(self, ids: Int[Tensor, "rows columns"], ends: Tensor, valid: Tensor | None) -> None:
         adapter = self.shelf.adapter
@@ -237,39 +244,30 @@ class SetCache(DynamicCache):
         layer: Any = self.layers[index]
         return layer.keys[:, :, : self.tokens], layer.values[:, :, : self.tokens]
 
-    def _set(self, index: int, keys: Tensor, values: Tensor) -> None:
-        """Give a layer the set's keys and values, as if it had been handed them."""
+    def _set(self, index: int, keys: Tensor, values: Tensor, columns: int) -> None:
+        """Give a layer the set's keys and values, the first columns of these, as if it had been handed them."""
         layer: Any = self.layers[index]
         if not layer.is_initialized:
             layer.lazy_initialization(keys, values)
+        if isinstance(layer, RoomyLayer):
+            layer.take(keys, values, columns)
+            return
         if isinstance(layer, DynamicSlidingWindowLayer):
-            self._whole[index], layer.cumulative_length = (keys, values), keys.shape[2]
+            self._whole[index], layer.cumulative_length = (keys, values), columns
             keys, values = (x[:, :, -layer.sliding_window + 1 :] for x in (keys, values))
         layer.keys, layer.values = keys, values
 
-    @property
-    def _kinds(self) -> int:
-        return len(self.shelf.layout.kinds)
-
-    def _pair(self, states: list[Tensor], index: int) -> Pair:
-        """Of a layer, from tensors of many."""
-        (kind, keys), (other, values) = (self.shelf.layout.place[slot] for slot in (2 * index, 2 * index + 1))
-        return states[kind][keys], states[other][values]
+    def _room(self, slot: int, columns: int) -> int:
+        return with_room(columns) if isinstance(self.layers[slot // 2], RoomyLayer) else columns
 
 
 def _listed(documents: str | Iterable[str]) -> list[str]:
-    return [documents] if isinstance(documents, str) else list(documents)
+    return [documents] if isinstance(documents, str) else keys_of(documents)
 
 
 def _in_order(documents: Documents) -> list[str]:
     """The units of a set, each once."""
     return sorted({unit for units in documents.values() for unit in units})
-
-
-def _spans(units: Iterable[Sized], begin: int = 0) -> list[tuple[int, int]]:
-    """The columns of units that lie one behind the other."""
-    edges = [begin, *accumulate((len(unit) for unit in units), initial=begin)][1:]
-    return list(pairwise(edges))
 
 
 def _runs(units: list[str], held: Spans, coming: Spans) -> list[Run]:
@@ -283,28 +281,22 @@ def _runs(units: list[str], held: Spans, coming: Spans) -> list[Run]:
     return runs
 
 
-def _spliced(runs: list[Run], held: Pair | None, coming: Pair | None) -> Pair:
+def _spliced(runs: list[Run], held: Pair | None, coming: Pair | None, room: int) -> Pair:
     """Copies, so that what is dropped is freed."""
 
     def one(index: int) -> Tensor:
         sources = [None if pair is None else pair[index] for pair in (held, coming)]
-        parts = [cast(Tensor, sources[run.is_new])[:, :, run.begin : run.end] for run in runs]
-        return torch.cat(parts, dim=2)
+        some = next(x for x in sources if x is not None)
+        made, begin = some.new_empty(*some.shape[:2], room, some.shape[3]), 0
+        for run in runs:
+            end = begin + run.end - run.begin
+            made[:, :, begin:end].copy_(cast(Tensor, sources[run.is_new])[:, :, run.begin : run.end])
+            begin = end
+        return made
 
     return one(0), one(1)
 
 
-def _joined(pieces: list[Piece], kind: int) -> Float[Tensor, "slots kv_heads columns head_dim"]:
-    return torch.cat([piece.states[kind] for piece in pieces], dim=2) if pieces else torch.empty(0)
-
-
-def _padded(rows: list[Tensor], count: int) -> Float[Tensor, "slots rows kv_heads columns head_dim"]:
-    """Padded on the left with zeros, which nobody reads."""
-    if len(rows) == 1:
-        return rows[0][:, None]
-    some = next(row for row in rows if row.numel())
-    padded = some.new_zeros(some.shape[0], len(rows), some.shape[1], count, some.shape[3])
-    for place, row in zip(padded.unbind(1), rows, strict=True):
-        if row.numel():
-            place[:, :, count - row.shape[2] :].copy_(row)
-    return padded
+def _pair(found: Filled, index: int) -> Pair:
+    """Of a layer."""
+    return found.states[2 * index], found.states[2 * index + 1]

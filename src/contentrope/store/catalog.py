@@ -13,7 +13,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -24,8 +24,20 @@ from contentrope.store.places import Place
 INDEX, USED = "index.json", "used"
 GROUP_BYTES = 64 * 2**20
 """A group is written when it has so many."""
+TRIES = 3
 NOTE_EVERY = 60.0
 """Seconds: when documents were used is written down so often."""
+
+
+def keys_of(given: Iterable[str]) -> list[str]:
+    """A list of keys."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"keys is {quoted(given)}: pass a list of keys")
+    keys = list(given)
+    for key in keys:
+        if not isinstance(key, str):
+            raise InputError(f"one of the keys is {quoted(key)}: pass a list of keys, which are text")
+    return keys
 
 
 class Contents(NamedTuple):
@@ -65,6 +77,8 @@ class Catalog:
                         new[name] = read_header(self.place, name, sizes[name])
                 except CheckpointError as error:
                     self.damaged[name] = str(error)
+            for name in self.groups.keys() - kept.keys():
+                self.place.forget(f"{FOLDER}/{name}")
             if new or len(kept) < len(self.groups):
                 self.groups = {**kept, **new}
                 self._gather()
@@ -99,23 +113,38 @@ class Catalog:
 
     # --- reading ---
 
+    def units(self, keys: Collection[str]) -> dict[str, Unit]:
+        """What is known of these, all of them there."""
+        for key in keys:
+            if key not in self.contents.units:
+                self.refresh()
+                break
+        units = self.contents.units
+        for key in keys:
+            if key not in units:
+                raise InputError(f"unit {key} was removed from {self.place}; add its document again")
+        return {key: units[key][1] for key in keys}
+
     def read(self, keys: Collection[str]) -> dict[str, Piece]:
         """Units by key. Each one's checksum is looked at when this process reads it for the first time."""
         try:
             found = self._read(keys)
         except (FileNotFoundError, KeyError):  # another process has put it elsewhere, or removed it
             self.refresh()
-            if missing := [key for key in keys if key not in self.contents.units]:
-                raise InputError(f"unit {missing[0]} was removed from {self.place}; add its document again") from None
+            self.units(keys)
             found = self._read(keys)
         fresh = {key: piece for key, piece in found.items() if key not in self._checked}
-        for key, is_right in self._compared(fresh):
-            if not is_right:
-                name, _ = self.contents.units[key]
-                raise CheckpointError(
-                    f"{self.place}/{FOLDER}/{name} is damaged (unit {key} has another checksum); verify(remove=True) "
-                    "removes it, then add its documents again"
-                )
+        if wrong := self._wrong(fresh):  # another process may have written the file anew, under the same name
+            for key in wrong:
+                self.place.forget(f"{FOLDER}/{self.contents.units[key][0]}")
+            found |= self._read(wrong)
+            wrong = self._wrong({key: found[key] for key in wrong})
+        if wrong:
+            name, _ = self.contents.units[wrong[0]]
+            raise CheckpointError(
+                f"{self.place}/{FOLDER}/{name} is damaged (unit {wrong[0]} has another checksum); verify(remove=True) "
+                "removes it, then add its documents again"
+            )
         self._checked.update(fresh)
         return found
 
@@ -123,19 +152,21 @@ class Catalog:
         units = self.contents.units
         return read_pieces(self.place, {key: units[key] for key in keys})
 
-    def _compared(self, pieces: Mapping[str, Piece]) -> Iterator[tuple[str, bool]]:
+    def _wrong(self, pieces: Mapping[str, Piece]) -> list[str]:
+        """Units with another checksum than when they were written."""
         units = self.contents.units
         if not pieces:
-            return
+            return []
         with ThreadPoolExecutor() as pool:
             digests = pool.map(Piece.digest, pieces.values())
-            for key, digest in zip(pieces, digests, strict=True):
-                yield key, digest == units[key][1].digest
+            return [key for key, digest in zip(pieces, digests, strict=True) if digest != units[key][1].digest]
 
     def damaged_units(self) -> dict[str, str]:
         """All is read: units with another checksum, and the group they lie in. Groups whose header cannot be read are
         among the damaged from then on."""
         with self._lock:
+            for name in self.groups:
+                self.place.forget(f"{FOLDER}/{name}")  # as it lies there now
             self.groups = {}  # the index would hide what became of the headers
             self.refresh()
             self._gather()
@@ -176,20 +207,32 @@ class Catalog:
         A group that loses some is written anew with the rest, whose bytes stay as they are, and removed after that.
         """
         with self._lock:
-            whole, known = self.contents.units.keys() - set(broken), self.contents.documents.items()
-            documents = {key: units for key, units in known if is_kept(key) and whole.issuperset(units)}
-            placed, units_there = set(documents), {unit for units in documents.values() for unit in units}
-            for name, group in sorted(self.groups.items()):
-                units, own = units_there & set(group.units), placed & set(group.documents)
-                units_there, placed = units_there - units, placed - own  # of two copies one is kept
-                if len(units) == len(group.units) and len(own) == len(group.documents):
-                    continue
-                if units or own:
-                    pieces = read_pieces(self.place, {key: (name, group.units[key]) for key in sorted(units)})
-                    write_group(self.place, pieces, {key: documents[key] for key in sorted(own)})
-                self.place.remove(f"{FOLDER}/{name}")
+            for left in reversed(range(TRIES)):
+                self.refresh()  # what others have removed must not come back
+                try:
+                    self._keep(is_kept, broken)
+                    break
+                except FileNotFoundError:  # another process does the same, and has been faster
+                    if not left:
+                        raise
             self.refresh()
             self.write_index()
+
+    def _keep(self, is_kept: Callable[[str], bool], broken: Collection[str]) -> None:
+        whole, known = self.contents.units.keys() - set(broken), self.contents.documents.items()
+        documents = {key: units for key, units in known if is_kept(key) and whole.issuperset(units)}
+        placed, units_there = set(documents), {unit for units in documents.values() for unit in units}
+        for name, group in sorted(self.groups.items()):
+            units, own = units_there & set(group.units), placed & set(group.documents)
+            units_there, placed = units_there - units, placed - own  # of two copies one is kept
+            if len(units) == len(group.units) and len(own) == len(group.documents):
+                continue
+            if units or own:
+                pieces = read_pieces(self.place, {key: (name, group.units[key]) for key in sorted(units)})
+                # With the checksums they had: what is damaged stays so.
+                digests = {key: group.units[key].digest for key in pieces}
+                write_group(self.place, pieces, {key: documents[key] for key in sorted(own)}, digests=digests)
+            self.place.remove(f"{FOLDER}/{name}")
 
     def remove_damaged(self) -> None:
         """Files whose header cannot be read."""
@@ -225,12 +268,15 @@ class Catalog:
         if now - self._noted > NOTE_EVERY:
             self.write_uses()
 
-    def write_uses(self) -> None:
+    def write_uses(self) -> bool:
         """In a file of this process's own. A store that cannot be written to is read all the same."""
-        if self._used:
-            self._noted = time.time()
-            with contextlib.suppress(OSError):
+        self._noted = time.time()
+        try:
+            if self._used:
                 self.place.write(self._note_name, json.dumps(self._used).encode())
+        except OSError:
+            return False
+        return True
 
     def last_uses(self) -> dict[str, float]:
         """Of all processes; their files become one."""
@@ -238,9 +284,10 @@ class Catalog:
         for name in names:
             for key, when in _numbers(self.place.read(name)).items():
                 self._used[key] = max(when, self._used.get(key, 0.0))
-        self.write_uses()
-        for name in set(names) - {self._note_name}:
-            self.place.remove(name)
+        if self.write_uses():
+            for name in set(names) - {self._note_name}:
+                with contextlib.suppress(OSError):
+                    self.place.remove(name)
         return dict(self._used)
 
 

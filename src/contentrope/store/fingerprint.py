@@ -21,13 +21,14 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.hf.addresses import NAME
 from contentrope.results import json_bytes
+from contentrope.store.precision import MODEL
 
 FORMAT = 1
 PASSING = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", NAME}
 """Settings of a model's configuration that change no key and no value."""
 
 
-def fingerprint_of(adapter: Adapter) -> dict[str, Any]:
+def fingerprint_of(adapter: Adapter, precision: str) -> dict[str, Any]:
     """As JSON, setting by setting, so that a difference can be named."""
     settings = adapter.settings()
     config = adapter.model.config.get_text_config().to_dict()
@@ -40,6 +41,8 @@ def fingerprint_of(adapter: Adapter) -> dict[str, Any]:
         "adapter": {**settings, "turnings": _digest(settings["turnings"])},
         "config": {name: _digest(value) for name, value in config.items() if name not in PASSING},
         "lora": _digest(_scalings(adapter.decoder)),
+        # Not said of the model's own, as stores were before there was another.
+        **({} if precision == MODEL else {"precision": precision}),
     }
 
 

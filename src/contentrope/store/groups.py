@@ -1,10 +1,8 @@
 """A group: units that were computed together, and documents that are made of units, in one safetensors file.
 
-Of a unit it holds the token ids and, for all layers of one shape, one tensor of their keys and values. Its header says
-which units and documents there are, each with its checksum, and has one itself. A group is written once and never
+Of a unit it holds the token ids and the keys and values of all layers, as the store's precision has them. Its header
+says which units and documents there are, each with its checksum, and has one itself. A group is written once and never
 changed; its name is a hash of what it holds.
-
-Shapes: slots are keys and values of layers, two for each.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from safetensors.torch import save
 from torch import Tensor
 
@@ -29,18 +27,29 @@ from contentrope.store.places import Bytes, Part, Place
 
 FOLDER = "units"
 _CONTENTS, _CHECKSUM = "contentrope", "sha256"
-_DTYPES = {"I32": torch.int32, "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
 
 
 class Piece(NamedTuple):
     """A unit as it is stored."""
 
     ids: Int[Tensor, "tokens"]
-    states: tuple[Float[Tensor, "slots kv_heads tokens head_dim"], ...]
-    """One tensor for each shape that layers have."""
+    states: tuple[Tensor, ...]
+    """For each shape that layers have as many tensors as the store's precision needs."""
 
     def digest(self) -> str:
         return tensor_digest(self.ids, *self.states)
+
+    @property
+    def bytes(self) -> int:
+        return sum(x.nbytes for x in (self.ids, *self.states))
 
 
 class Where(NamedTuple):
@@ -89,11 +98,18 @@ class Group:
 
 
 def write_group(
-    place: Place, pieces: Mapping[str, Piece], documents: Mapping[str, list[str]], *, over: bool = False
+    place: Place,
+    pieces: Mapping[str, Piece],
+    documents: Mapping[str, list[str]],
+    *,
+    digests: Mapping[str, str] | None = None,
+    over: bool = False,
 ) -> str:
-    """The name of the file. One of that name is left as it is, unless it is to be written ``over``."""
+    """The name of the file. One of that name is left as it is, unless it is to be written ``over``. ``digests``: those
+    of the pieces, where they are known."""
+    digests = digests or {key: piece.digest() for key, piece in pieces.items()}
     contents = {
-        "units": {key: [len(piece.ids), piece.digest()] for key, piece in sorted(pieces.items())},
+        "units": {key: [len(piece.ids), digests[key]] for key, piece in sorted(pieces.items())},
         "documents": dict(sorted(documents.items())),
     }
     named = {"units": sorted(pieces), "documents": contents["documents"]}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +19,8 @@ from contentrope.errors import CheckpointError
 from contentrope.files import write_whole, writing
 
 Bytes = UInt8[Tensor, "bytes"]
+UNFINISHED = re.compile(r"\..+\.(safetensors|json)\.\w+")
+"""What a file is called before it is whole."""
 LEFT_BEHIND = 3600.0
 """Seconds after which a file that was never finished is taken for what a crash left behind."""
 
@@ -44,6 +48,9 @@ class Place(Protocol):
 
     def remove(self, name: str) -> None: ...
 
+    def forget(self, name: str) -> None:
+        """Read the file anew when it is asked for next."""
+
     def clean(self) -> None:
         """Remove what crashes have left behind."""
 
@@ -69,7 +76,12 @@ class Folder:
             entries = list(os.scandir(self.root / folder))
         except FileNotFoundError:
             return {}
-        return {entry.name: entry.stat().st_size for entry in entries if not entry.name.startswith(".")}
+        found = {}
+        for entry in entries:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if not entry.name.startswith("."):
+                    found[entry.name] = entry.stat().st_size
+        return found
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -89,10 +101,15 @@ class Folder:
         self._mapped.pop(name, None)
         (self.root / name).unlink(missing_ok=True)
 
+    def forget(self, name: str) -> None:
+        self._mapped.pop(name, None)
+
     def clean(self) -> None:
         for path in self.root.rglob(".*"):
-            if path.is_file() and time.time() - path.stat().st_mtime > LEFT_BEHIND:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # somebody else cleans
+                is_ours = UNFINISHED.fullmatch(path.name) and path.is_file()
+                if is_ours and time.time() - path.stat().st_mtime > LEFT_BEHIND:
+                    path.unlink(missing_ok=True)
 
     def _map(self, name: str, needed: int) -> Bytes:
         if name not in self._mapped:
@@ -153,6 +170,9 @@ class Remote:
             self.files.rm_file(self._path(name))
         except FileNotFoundError:
             return
+
+    def forget(self, name: str) -> None:
+        """Nothing is kept."""
 
     def clean(self) -> None:
         """Nothing: what was not written whole is not there."""

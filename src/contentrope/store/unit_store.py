@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from contentrope.errors import CheckpointError, InputError, quoted
+from contentrope.errors import CheckpointError, InputError
 from contentrope.hf.adapter import adapter_of
 from contentrope.results import json_bytes
 from contentrope.store.ask import Asked, check_embedded, ids_of, inputs_of
 from contentrope.store.cache import SetCache
-from contentrope.store.catalog import GROUP_BYTES, Catalog
+from contentrope.store.catalog import GROUP_BYTES, Catalog, keys_of
 from contentrope.store.fingerprint import Watch, differences_of, digest_of, document_key, fingerprint_of, unit_key
 from contentrope.store.groups import Piece
 from contentrope.store.places import Place, place_of
+from contentrope.store.precision import MODEL, PRECISIONS
 from contentrope.store.units import CUTS, Ids, Layout, compute, cut
 
 SETTINGS = "store.json"
@@ -35,6 +36,7 @@ class Document(NamedTuple):
     bytes: int
     last_used: float | None
     """Seconds since 1970; None: nobody has, as far as was written down."""
+    precision: str
 
 
 Documents = list[Document]
@@ -45,7 +47,8 @@ class UnitStore:
 
     ``address``: a folder, or any fsspec address ("s3://bucket/store"). ``model``: one that ``contentrope.hf.attach``
     was called on. ``tokenizer``: None if documents and questions come as token ids. ``cut``: how documents become
-    units; see :func:`contentrope.store.units.cut`.
+    units; see :func:`contentrope.store.units.cut`. ``precision``: "model" stores keys and values as the model computes
+    them, "int8" in 8 bits, which takes a half to a quarter of the bytes and changes logits a little.
 
     >>> import tempfile, torch, transformers
     >>> import contentrope.hf as chf
@@ -60,10 +63,19 @@ class UnitStore:
     True
     """
 
-    def __init__(self, address: str | Path, model: nn.Module, tokenizer: Any = None, *, cut: str = "long") -> None:
-        if cut not in CUTS:
-            raise InputError(f"cut is {cut!r}: choose {', '.join(map(repr, CUTS))}")
-        self.model, self.tokenizer, self.cut = model, tokenizer, cut
+    def __init__(
+        self,
+        address: str | Path,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        cut: str = "long",
+        precision: str = MODEL,
+    ) -> None:
+        for name, given, choices in (("cut", cut, CUTS), ("precision", precision, tuple(PRECISIONS))):
+            if given not in choices:
+                raise InputError(f"{name} is {given!r}: choose {', '.join(map(repr, choices))}")
+        self.model, self.tokenizer, self.cut, self.precision = model, tokenizer, cut, precision
         self.adapter = adapter_of(model)
         if self.adapter.gate:
             raise InputError(
@@ -71,8 +83,9 @@ class UnitStore:
                 "contentrope.hf.set_positions(model, 'local'), or attach with a window"
             )
         self.place = place_of(address)
-        self.fingerprint = digest_of(_agreed(self.place, fingerprint_of(self.adapter)))
-        self.watch, self.layout = Watch(self.adapter), Layout(self.adapter)
+        self.settings = _agreed(self.place, fingerprint_of(self.adapter, precision))
+        self.fingerprint = digest_of(self.settings)
+        self.watch, self.layout = Watch(self.adapter), Layout(self.adapter, PRECISIONS[precision])
         self.catalog = Catalog(self.place)
         weakref.finalize(self, Catalog.write_uses, self.catalog)
 
@@ -90,6 +103,7 @@ class UnitStore:
         if isinstance(documents, str):
             raise InputError("documents is one text: pass a list of them")
         self.watch.refuse_if_changed()
+        _agreed(self.place, self.settings)  # the folder may have been removed meanwhile, and another store be there
         self.catalog.refresh()
         config = self.model.config
         cuts: list[dict[str, Ids]] = []
@@ -115,7 +129,7 @@ class UnitStore:
         size = 0
         for number, piece in compute(self.adapter, self.layout, list(missing.values())):
             group[keys[number]] = piece
-            size += len(piece.ids) * self.layout.bytes_per_token
+            size += piece.bytes
             done += len(piece.ids)
             if size >= GROUP_BYTES:
                 self.catalog.add(group, self._finished(documents, group))
@@ -149,7 +163,7 @@ class UnitStore:
         if not sets:
             raise InputError("there are no sets: pass at least one, which may be empty")
         self.watch.refuse_if_changed()
-        rows = [_keys(keys) for keys in sets]
+        rows = [keys_of(keys) for keys in sets]
         made = SetCache(self, rows)
         self.catalog.note_use(key for row in rows for key in row)
         return made
@@ -169,18 +183,33 @@ class UnitStore:
         if isinstance(keys, SetCache):
             cache = keys
         else:
-            keys = _keys(keys) if isinstance(keys, str) else list(keys)
+            keys = keys_of(keys) if isinstance(keys, str) else list(keys)
             cache = self.caches(keys) if keys and not isinstance(keys[0], str) else self.cache(keys)
         padding = getattr(self.tokenizer, "pad_token_id", None)
         return inputs_of(asked, cache, 0 if padding is None else padding)
 
     def units_of(self, documents: Iterable[str]) -> dict[str, list[str]]:
         """The keys of the memory units of each document, in the order of its text."""
-        return self.catalog.units_of(_keys(documents))
+        return self.catalog.units_of(keys_of(documents))
 
     def read(self, units: Sequence[str]) -> dict[str, Piece]:
         """Token ids, keys and values of units, as they are stored."""
         return self.catalog.read(units)
+
+    def tokens_of(self, units: Iterable[str]) -> dict[str, int]:
+        return {key: unit.tokens for key, unit in self.catalog.units(list(units)).items()}
+
+    def read_by(self, size: int, units: Iterable[str]) -> Iterator[dict[str, Piece]]:
+        """Units in their order, as many at a time as have at most ``size`` bytes, and at least one."""
+        chunk, left = list[str](), size
+        for key, unit in self.catalog.units(list(units)).items():
+            if chunk and unit.bytes > left:
+                yield self.read(chunk)
+                chunk, left = [], size
+            chunk.append(key)
+            left -= unit.bytes
+        if chunk:
+            yield self.read(chunk)
 
     def ids(self, key: str) -> list[int]:
         """The token ids of a document."""
@@ -202,7 +231,7 @@ class UnitStore:
     def __len__(self) -> int:
         return len(self.catalog.contents.documents)
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Documents, units, tokens and bytes; "damaged" are files that cannot be read."""
         self.catalog.refresh()
         units = self.catalog.contents.units.values()
@@ -213,6 +242,7 @@ class UnitStore:
             "bytes": self.catalog.bytes,
             "files": len(self.catalog.groups),
             "damaged": len(self.catalog.damaged),
+            "precision": self.precision,
         }
 
     def verify(self, *, remove: bool = False) -> dict[str, str]:
@@ -258,14 +288,8 @@ class UnitStore:
         for key, order in sorted(documents.items()):
             own = [units[unit][1] for unit in order if unit in units]
             size = sum(unit.bytes for unit in own)
-            found.append(Document(key, len(order), sum(x.tokens for x in own), size, uses.get(key)))
+            found.append(Document(key, len(order), sum(x.tokens for x in own), size, uses.get(key), self.precision))
         return found
-
-
-def _keys(keys: Iterable[str]) -> list[str]:
-    if isinstance(keys, str):
-        raise InputError(f"keys is {quoted(keys)}: pass a list of keys")
-    return list(keys)
 
 
 def _agreed(place: Place, ours: dict[str, Any]) -> dict[str, Any]:
@@ -279,6 +303,10 @@ def _agreed(place: Place, ours: dict[str, Any]) -> dict[str, Any]:
         found = differences_of(ours, stored)
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{place}/{SETTINGS} is damaged ({error}); restore it, or begin a new store") from error
+    if found and (precision := stored.get("precision", MODEL)) != ours.get("precision", MODEL):
+        raise CheckpointError(
+            f"the store in {place} has another precision: pass precision={precision!r}, or begin another store"
+        )
     if found:
         raise CheckpointError(
             f"the store in {place} is of another model: {'; '.join(found[:4])}; open it with its own, or begin another"

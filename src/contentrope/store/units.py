@@ -10,7 +10,7 @@ Shapes: slots are keys and values of layers, two for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.hf.probe import evaluating
 from contentrope.store.groups import Piece
+from contentrope.store.precision import Parts, Precision, States
 from contentrope.units import Segmenter
 
 ROWS, STEP = 8, 16
@@ -67,10 +68,12 @@ def cut(ids: Ids, segmenter: Segmenter, how: str) -> list[Ids]:
 
 
 class Kind(NamedTuple):
-    """Layers whose keys, or values, have one shape."""
+    """Layers whose keys, or values, have one shape, and are stored in one way."""
 
     kv_heads: int
     head_dim: int
+    apart: Hashable
+    """As the precision says."""
     slots: list[int]
     """Of layer n, 2n are the keys and 2n + 1 the values."""
 
@@ -78,18 +81,30 @@ class Kind(NamedTuple):
 class Layout:
     """How the keys and values of all layers lie in few tensors."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, precision: Precision) -> None:
         """Found out by asking the model to read one token."""
         layers = _read(adapter, [(0,)], STEP)
-        shapes = [(x.shape[1], x.shape[3]) for x in layers]
+        shapes = [(x.shape[1], x.shape[3], precision.apart(slot)) for slot, x in enumerate(layers)]
         self.kinds = [
             Kind(*shape, [slot for slot, found in enumerate(shapes) if found == shape])
             for shape in dict.fromkeys(shapes)
         ]
-        self.dtype = layers[0].dtype
+        self.slots = len(layers)
+        self.dtype, self.precision = layers[0].dtype, precision
         self.bytes_per_token = sum(x.shape[1] * x.shape[3] for x in layers) * self.dtype.itemsize
-        self.place = {slot: (n, k) for n, kind in enumerate(self.kinds) for k, slot in enumerate(kind.slots)}
-        """Of every slot, the tensor and the row in that."""
+        """In a cache."""
+
+    def encode(self, states: Sequence[States]) -> Parts:
+        """What is stored of a unit, from one tensor for each kind."""
+        pairs = zip(states, self.kinds, strict=True)
+        return tuple(part for x, kind in pairs for part in self.precision.encode(x, kind.apart))
+
+    def decode(self, parts: Parts, lengths: Sequence[int]) -> Iterator[tuple[Kind, States]]:
+        """Of each kind, the keys or values of units whose parts were joined."""
+        many = self.precision.parts
+        for n, kind in enumerate(self.kinds):
+            own = parts[n * many : (n + 1) * many]
+            yield kind, self.precision.decode(own, lengths, kind.apart, self.dtype)
 
 
 def compute(adapter: Adapter, layout: Layout, units: Sequence[Ids]) -> Iterator[tuple[int, Piece]]:
@@ -112,8 +127,8 @@ def _pieces(adapter: Adapter, layout: Layout, units: list[Ids], length: int, row
     slots = _read(adapter, [*units, *[units[0]] * (rows - len(units))], length)
     together = [torch.stack([slots[slot] for slot in kind.slots], dim=1) for kind in layout.kinds]
     for row, unit in enumerate(units):
-        states = tuple(x[row, :, :, : len(unit)].cpu().contiguous() for x in together)
-        yield Piece(torch.tensor(unit, dtype=torch.int32), states)
+        states = [x[row, :, :, : len(unit)].cpu().contiguous() for x in together]
+        yield Piece(torch.tensor(unit, dtype=torch.int32), layout.encode(states))
 
 
 def _read(adapter: Adapter, units: list[Ids], length: int) -> list[Float[Tensor, "rows kv_heads length head_dim"]]:
