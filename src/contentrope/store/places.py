@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+import uuid
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -35,12 +37,18 @@ class Place(Protocol):
     def sizes(self, folder: str) -> dict[str, int]:
         """The files of a folder, by name."""
 
+    def names(self, folder: str) -> set[str]:
+        """The same without their sizes, which may cost a question each."""
+
     def read(self, name: str) -> bytes | None:
         """None: there is no such file."""
 
     def parts(self, parts: Iterable[Part]) -> list[Bytes]: ...
 
     def write(self, name: str, data: bytes) -> None: ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file if there is none of its name, as far as the file system can tell; False: there is one."""
 
     def remove(self, name: str) -> None: ...
 
@@ -69,7 +77,18 @@ class Folder:
             entries = list(os.scandir(self.root / folder))
         except FileNotFoundError:
             return {}
-        return {entry.name: entry.stat().st_size for entry in entries if not entry.name.startswith(".")}
+        found = {}
+        for entry in entries:
+            if not entry.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):  # somebody has just removed it
+                    found[entry.name] = entry.stat().st_size
+        return found
+
+    def names(self, folder: str) -> set[str]:
+        try:
+            return {name for name in os.listdir(self.root / folder) if not name.startswith(".")}
+        except FileNotFoundError:
+            return set()
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -84,6 +103,20 @@ class Folder:
     def write(self, name: str, data: bytes) -> None:
         write_whole(self.root / name, data)
         self._mapped.pop(name, None)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self.root / name
+        with writing(path, len(data)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            whole = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            try:
+                whole.write_bytes(data)
+                os.link(whole, path)
+            except FileExistsError:
+                return False
+            finally:
+                whole.unlink(missing_ok=True)
+        return True
 
     def remove(self, name: str) -> None:
         self._mapped.pop(name, None)
@@ -126,6 +159,9 @@ class Remote:
         named = ((entry["name"].rsplit("/", 1)[-1], entry) for entry in entries if entry["type"] == "file")
         return {name: entry["size"] for name, entry in named if not name.startswith(".")}
 
+    def names(self, folder: str) -> set[str]:
+        return set(self.sizes(folder))
+
     def read(self, name: str) -> bytes | None:
         try:
             return bytes(self.files.cat_file(self._path(name)))
@@ -147,6 +183,15 @@ class Remote:
         with writing(Path(self._path(name)), len(data)):
             self.files.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
             self.files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        with writing(Path(self._path(name)), len(data)):
+            self.files.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
+            try:
+                self.files.pipe_file(self._path(name), data, mode="create")
+            except FileExistsError:
+                return False
+        return True
 
     def remove(self, name: str) -> None:
         try:
