@@ -55,11 +55,10 @@ class Replica:
         if engine.failure is not None or engine.state == STOPPED:
             raise BackendError(f"the engine has ended: {engine.failure}")
 
-    async def __del__(self) -> None:
+    def __del__(self) -> None:
         """After the last request; Ray has waited for those that had begun."""
         if hasattr(self, "service"):
-            self.service.engine.drain()
-            await asyncio.to_thread(self.service.engine.stop)
+            self.service.engine.stop()
 
 
 class Signed:
