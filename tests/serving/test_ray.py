@@ -23,6 +23,8 @@ import pytest
 
 from contentrope.hf.loading import load_any
 from contentrope.store import NamedDocuments, UnitStore
+from contentrope.store.indexing import add_files
+from contentrope.store.text_files import find_texts
 from tests.serving.served import DOCUMENTS, PATIENCE, Process, Served, answer_of, eventually, send
 
 pytestmark = [
@@ -58,14 +60,29 @@ class Replicas(Process):
     def pids(self) -> set[int]:
         return {pid for pid in descendants(self.process.pid) if b"ServeReplica" in command_of(pid)}
 
-    def replica_of(self, path: str = "/health") -> str | None:
-        """Which replica answers this time."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            response = connection.getresponse()
-            response.read()
-            return response.headers.get("x-contentrope-replica")
+    def of_both(self, path: str) -> dict[str, bytes]:
+        """By replica, what its very first answer is when it is asked until both have answered."""
+        found: dict[str, bytes] = {}
+        ends = time.monotonic() + SLOW_START
+        while time.monotonic() < ends:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+            with contextlib.closing(connection):
+                connection.request("GET", path)
+                response = connection.getresponse()
+                found.setdefault(response.headers["x-contentrope-replica"], response.read())
+            if len(found) == 2:
+                return found
+            time.sleep(0.01)
+        raise AssertionError(f"only {sorted(found)} answers")
+
+    def metric(self, name: str) -> float:
+        """The sum over both."""
+        return sum(
+            float(line.split()[-1])
+            for text in self.of_both("/metrics").values()
+            for line in text.decode().splitlines()
+            if line.startswith(f"contentrope_{name}")
+        )
 
 
 def command_of(pid: int) -> bytes:
@@ -90,17 +107,19 @@ def replicas(
     words = ["--replicas", "2", "--replica-cpus", "1", "--max-body", "1"]
     running = Replicas(model_folder, store, *words, env=environment)
     assert hasattr(running, "port"), running.lines
-    threading.Thread(target=running.listen, daemon=True).start()
+    listening = threading.Thread(target=running.listen)
+    listening.start()
     all_of_it = descendants(running.process.pid)
     assert running.pids() <= all_of_it
     yield running
     all_of_it |= descendants(running.process.pid)
-    running.process.send_signal(signal.SIGTERM)
+    running.process.terminate()
     try:
-        assert running.process.wait(SLOW_START) == 0
+        running.process.wait(SLOW_START)
     finally:
         running.process.kill()
         running.process.wait(PATIENCE)
+        listening.join(PATIENCE)
         assert running.process.stdout is not None
         running.process.stdout.close()
     eventually(lambda: not any(b"ray" in command_of(pid) for pid in all_of_it))
@@ -134,11 +153,8 @@ def test_both_replicas_have_what_one_was_told_and_lose_nothing_when_one_is_kille
     status, added = send(replicas.port, "POST", PATH, {"text": DOCUMENTS})
     assert status == 201
     ids = [one["id"] for one in added["data"]]
-    seen = set()
-    while len(seen) < 2:  # both have answered, and each has all of them: its very first answer too
-        found = send_signed(replicas.port, "GET", PATH)
-        assert [one["id"] for one in found[1]["data"]] == ids
-        seen.add(found[0])
+    seen = replicas.of_both(PATH)
+    assert [[one["id"] for one in json.loads(found)["data"]] for found in seen.values()] == [ids, ids]
     before = replicas.pids()
     assert len(before) == 2
     victim, killed = sorted(before)[0], threading.Event()
@@ -161,30 +177,32 @@ def test_both_replicas_have_what_one_was_told_and_lose_nothing_when_one_is_kille
     assert len(answered) == 120
     assert all(expected[question, document] == answer for question, document, answer in answered)
     eventually_slow(lambda: len(replicas.pids() - {victim}) == 2)
-    fresh = set()
-    while len(fresh) < 2:
-        fresh.add(send_signed(replicas.port, "GET", PATH)[0])
-    assert len(fresh - seen) == 1, "one is new, and one has lived on"
+    fresh = replicas.of_both(PATH)
+    assert len(fresh.keys() - seen.keys()) == 1, "one is new, and one has lived on"
+    assert [[one["id"] for one in json.loads(found)["data"]] for found in fresh.values()] == [ids, ids]
 
 
-def send_signed(port: int, method: str, path: str) -> tuple[str | None, Any]:
-    """Which replica has answered, and what."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    with contextlib.closing(connection):
-        connection.request(method, path)
-        response = connection.getresponse()
-        return response.headers["x-contentrope-replica"], json.loads(response.read())
+def streamed(client: openai.OpenAI, tokens: int) -> Any:
+    message: Any = [{"role": "user", "content": "what is blue?"}]
+    return client.chat.completions.create(model="tiny", messages=message, max_tokens=tokens, temperature=0, stream=True)
 
 
 def test_a_stream_arrives_token_by_token_and_says_what_a_whole_answer_says(replicas: Replicas) -> None:
     with replicas.client() as client:
         whole = answer_of(client, "what is blue?", max_tokens=24)
-        message: Any = [{"role": "user", "content": "what is blue?"}]
-        chunks = list(
-            client.chat.completions.create(model="tiny", messages=message, max_tokens=24, temperature=0, stream=True)
-        )
+        chunks = list(streamed(client, 24))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
     assert len(chunks) > 10
+
+
+def test_a_client_that_goes_ends_its_answer(replicas: Replicas) -> None:
+    before = replicas.metric('tokens_total{kind="answer"}')
+    with replicas.client() as client:
+        stream = streamed(client, 2000)
+        next(iter(stream))
+        stream.close()
+    eventually(lambda: replicas.metric("running_requests") == 0)
+    assert replicas.metric('tokens_total{kind="answer"}') == before, "only finished answers are counted"
 
 
 def test_the_gate_and_the_limits_hold_behind_the_proxy(replicas: Replicas) -> None:
@@ -195,18 +213,32 @@ def test_the_gate_and_the_limits_hold_behind_the_proxy(replicas: Replicas) -> No
     assert send(port, "GET", f"{PATH}/none")[1]["error"]["code"] == "document_not_found"
 
 
+def test_sigterm_lets_it_finish_what_has_begun_and_ends_all_of_it(replicas: Replicas) -> None:
+    with replicas.client() as client:
+        stream = iter(streamed(client, 500))
+        first = next(stream)
+        replicas.process.send_signal(signal.SIGTERM)
+        chunks = [first, *stream]
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert replicas.process.wait(SLOW_START) == 0
+
+
 def test_workers_compute_the_same_bytes_as_one_process(
     model_folder: Path, texts: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-m", "contentrope", "index", "--model", str(model_folder), "--text", str(texts)]
-    for store, more in (("alone", []), ("shared", ["--workers", "2"])):
-        command = [*words, "--store", str(tmp_path / store), "--device", "cpu", *more]
-        env = {**os.environ, **environment, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SLOW_START)
-        assert done.returncode == 0, done.stderr
-        assert "40 documents added" in done.stdout
+    words = ["--model", str(model_folder), "--text", str(texts), "--store", str(tmp_path / "shared")]
+    done = subprocess.run(
+        [sys.executable, "-m", "contentrope", "index", *words, "--device", "cpu", "--workers", "2"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SLOW_START,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "40 documents added" in done.stdout
     loaded = load_any(str(model_folder))
     alone, shared = (NamedDocuments(UnitStore(tmp_path / store, *loaded)) for store in ("alone", "shared"))
+    add_files(alone, find_texts([texts]).files)
     assert {one.id: one.text for one in alone.by_id.values()} == {one.id: one.text for one in shared.by_id.values()}
     units = sorted({unit for one in alone.by_id.values() for unit in one.units})
     pieces, others = alone.store.read(units), shared.store.read(units)

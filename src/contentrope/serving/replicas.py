@@ -54,9 +54,8 @@ def run_replicas(
             ready()
             _wait()
         finally:
-            if is_remote():  # others may have applications there
-                serve.delete(NAME)
-            else:
+            serve.delete(NAME)  # waits for the replicas, which finish what they have begun
+            if not is_remote():  # there others may have applications
                 serve.shutdown()
 
 
