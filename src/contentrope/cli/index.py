@@ -14,7 +14,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from contentrope.cli.generate import checkpoint_named
-from contentrope.cli.options import Device, chosen_device, one, require_positive, several
+from contentrope.cli.options import Device, chosen_device, one, require_positive, require_share, several
 from contentrope.cli.progress import progress_display
 from contentrope.cluster import require_ray
 from contentrope.errors import InputError, quoted
@@ -57,6 +57,7 @@ class Index:
 
         require_transformers()
         require_positive(workers=self.workers)
+        require_share(worker_gpus=self.worker_gpus)
         if self.workers > 1:
             require_ray("contentrope index --workers")
         if not self.text:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from contentrope.cli.generate import checkpoint_named
-from contentrope.cli.options import Device, chosen_device, one, require_positive
+from contentrope.cli.options import Device, chosen_device, one, require_positive, require_share
 from contentrope.cluster import require_ray
 from contentrope.corpora import text_of
 from contentrope.errors import BackendError, InputError
@@ -94,6 +94,7 @@ class Serve:
         from contentrope.serving.service import Settings
 
         require_positive(replicas=self.replicas)
+        require_share(replica_cpus=self.replica_cpus, replica_gpus=self.replica_gpus)
         if not 0 <= self.port < 2**16:
             raise InputError(f"port must be from 0 to 65535, got {self.port}")
         limits = Limits(

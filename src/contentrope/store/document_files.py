@@ -77,28 +77,28 @@ class DocumentFiles:
             if names == self._names and not self.damaged:
                 return list(self._read.values())
             self._names, self._versions = set(), _sorted(names)
-            shown = self._newest()
+            damaged: dict[str, str] = {}
+            shown = self._newest(damaged)
             if shown is not None:
                 break
         else:
             raise OSError(f"the documents of {self.place} change faster than they can be read; try again")
-        self._names = names
+        self._names, self.damaged = names, damaged
         self._read = {version.file: self._read[version.file] for version in shown}
         return list(self._read.values())
 
-    def _newest(self) -> list[Version] | None:
+    def _newest(self, damaged: dict[str, str]) -> list[Version] | None:
         """Of every document the last version that can be read; None: some went away meanwhile."""
-        self.damaged = {}
         left, shown = {name: list(versions) for name, versions in self._versions.items()}, []
         while left:
             last = {name: versions.pop() for name, versions in left.items()}
-            if not self._read_those(last):
+            if not self._read_those(last, damaged):
                 return None
             shown += [version for version in last.values() if version.file in self._read]
             left = {name: left[name] for name, version in last.items() if version.file not in self._read and left[name]}
         return shown
 
-    def _read_those(self, wanted: dict[str, Version]) -> bool:
+    def _read_those(self, wanted: dict[str, Version], damaged: dict[str, str]) -> bool:
         new = [(name, version.file) for name, version in wanted.items() if version.file not in self._read]
         if not new:
             return True
@@ -110,7 +110,7 @@ class DocumentFiles:
             try:
                 self._read[file] = _parsed(data, name)
             except (ValueError, TypeError, RecursionError) as error:
-                self.damaged[file] = str(error)
+                damaged[file] = str(error)
         return True
 
     def __contains__(self, document: str) -> bool:

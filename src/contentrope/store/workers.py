@@ -63,5 +63,7 @@ def add_files_on_ray(
             for row in made.iter_rows():
                 yield int(row["characters"]), int(row["tokens"])
         except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            raise BackendError(f"a worker failed: {cause or error}") from error
+            reason: BaseException = getattr(error, "cause", None) or error
+            while reason.__cause__ is not None:
+                reason = reason.__cause__
+            raise BackendError(f"a worker failed: {reason}") from error
