@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +244,16 @@ def test_what_cannot_be_indexed_is_refused_in_one_line(
         require_refused(main, given, message, out, capsys)
     given = ["index", "--model", str(empty), "--store", str(out), "--text", str(notes), "--device", "cpu"]
     require_refused(main, given, "no model", out, capsys)
+
+
+def test_the_example_of_the_documentation_runs(
+    opened: Any, loaded: Any, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    (example,) = (block for block in re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL) if "add_files" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(example, {"store": UnitStore(tmp_path / "store", *loaded)})
+    assert len(opened().by_id) == len(TEXTS)
 
 
 def test_ids_are_fit_for_clients_and_tell_files_apart(tmp_path: Path) -> None:

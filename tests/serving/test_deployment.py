@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from contentrope.errors import BackendError, CheckpointError, InputError
 from contentrope.serving import deployment
@@ -101,6 +103,19 @@ def test_a_config_file_describes_what_the_command_line_does(
     assert described(hosts="any")[0].hosts is None
     monkeypatch.setenv(KEY_IN, "another")
     assert described()[0].key == "another"
+
+
+def test_the_config_file_of_the_documentation_is_taken(described: Any, model_folder: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    (found,) = yaml.safe_load(text)["applications"]
+    (tmp_path / "key").write_text("a-secret")
+    assert found["import_path"] == f"{app.__module__}:{app.__name__}"
+    assert [one["name"] for one in found["deployments"]] == [deployment.NAME]
+    changed = {"model": str(model_folder), "api_key_file": str(tmp_path / "key")}
+    settings, limits = described(**{**found["args"], **changed})
+    assert (settings.device, settings.hosts) == ("cuda", ("llm.example.org",))
+    assert (limits.rows, limits.queue) == (32, 512)
 
 
 WRONG: dict[str, dict[str, Any]] = {

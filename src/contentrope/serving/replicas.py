@@ -37,7 +37,11 @@ def run_replicas(
 ) -> None:
     """Returns when a signal has ended it. What has begun is finished, for as long as the limits say; a second signal
     ends it at once. ``cpus`` and ``gpus`` are those of each replica."""
-    options = {"num_replicas": replicas, "ray_actor_options": {"num_cpus": cpus, "num_gpus": gpus}}
+    options = {
+        "num_replicas": replicas,
+        "ray_actor_options": {"num_cpus": cpus, "num_gpus": gpus},
+        "max_constructor_retry_count": 1,  # what cannot be loaded is told at once; later replicas are tried on and on
+    }
     with contextlib.suppress(_EndedError), connected(replicas * cpus, replicas * gpus), _ended_by_signals():
         from ray import serve
 
