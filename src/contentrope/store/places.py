@@ -111,11 +111,22 @@ class Folder:
             whole = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
             try:
                 whole.write_bytes(data)
-                os.link(whole, path)
-            except FileExistsError:
-                return False
+                try:
+                    os.link(whole, path)
+                except FileExistsError:
+                    return False
+                except OSError:  # a file system without hard links
+                    return self._create_here(path, data)
             finally:
                 whole.unlink(missing_ok=True)
+        return True
+
+    def _create_here(self, path: Path, data: bytes) -> bool:
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
         return True
 
     def remove(self, name: str) -> None:
