@@ -140,11 +140,12 @@ class DocumentFiles:
             self.place.remove(f"{FOLDER}/{version.file}")
 
     def remove_older(self, document: str) -> None:
-        """All versions but the one that is read."""
+        """All versions but the one that is read; those that cannot be removed now go with the next change."""
         versions = self._versions.get(hash_of(document), [])
         shown = [n for n, version in enumerate(versions) if version.file in self._read]
         for version in versions[: shown[-1]] if shown else ():
-            self.place.remove(f"{FOLDER}/{version.file}")
+            with contextlib.suppress(OSError):
+                self.place.remove(f"{FOLDER}/{version.file}")
 
     @contextlib.contextmanager
     def claimed(self, documents: Iterable[str]) -> Iterator[None]:

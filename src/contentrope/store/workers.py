@@ -47,6 +47,7 @@ def add_files_on_ray(
     those of each worker."""
     with connected(workers * cpus + 1, workers * gpus):
         import ray
+        import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)  # its import has set another
         ray.data.DataContext.get_current().enable_progress_bars = False
