@@ -176,6 +176,19 @@ def test_documents_of_files_that_are_gone_are_removed_when_asked(
     assert set(texts_of(opened())) == {"four.txt", "more:two.md", "more:three.txt"}, "the folders named, and no other"
 
 
+def test_who_edits_a_document_while_its_file_is_found_missing_keeps_it(opened: Any, index: Any, notes: Path) -> None:
+    assert index() == 0
+    for name in ("one.txt", "more/two.md"):
+        (notes / name).unlink()
+    documents, other = opened(), opened()
+    planned = indexing.plan(documents, find_texts([notes]).files, [notes])
+    assert {one.id for one in planned.missing} == {"one.txt", "more:two.md"}
+    edited, _ = other.compute("edited by a client")
+    other.keep([replace(edited, id="one.txt", metadata=other.by_id["one.txt"].metadata)])
+    assert indexing.remove_missing(documents, planned) == ["more:two.md"]
+    assert opened().by_id["one.txt"].text == "edited by a client"
+
+
 def test_an_empty_folder_removes_nothing(index: Any, opened: Any, notes: Path) -> None:
     """As one whose disk is not mounted."""
     assert index() == 0

@@ -75,7 +75,7 @@ class Index:
         from contentrope.hf.layout import is_converted
         from contentrope.hf.loading import load_any
         from contentrope.store import NamedDocuments, UnitStore
-        from contentrope.store.indexing import plan
+        from contentrope.store.indexing import plan, remove_missing
         from contentrope.store.text_files import find_texts
 
         if not is_converted(model):
@@ -90,14 +90,12 @@ class Index:
         planned = plan(documents, found.files, self.text)
         _name("left as they are, as others have added or edited their documents", [x.source for x in planned.foreign])
         tokens = self._add(documents, planned.work, model, device)
-        documents.refresh()
+        removed = ""
         if self.remove_missing:
-            for gone in planned.missing:
-                if gone.id in documents.by_id:
-                    documents.remove(gone.id)
+            removed = f", {len(remove_missing(documents, planned))} removed"
         elif planned.missing:
             _name("kept, though their files are gone (see --remove-missing)", [one.id for one in planned.missing])
-        removed = f", {len(planned.missing)} removed" if self.remove_missing else ""
+        documents.refresh()
         print(
             f"{len(planned.new)} documents added, {len(planned.changed)} changed, {len(planned.unchanged)} unchanged"
             f"{removed}; {tokens:,} tokens computed; the store has {len(documents.by_id)} documents"

@@ -95,6 +95,15 @@ def _add(documents: NamedDocuments, batch: Sequence[TextFile], within: Callable[
     return work.tokens
 
 
+def remove_missing(documents: NamedDocuments, planned: Plan) -> list[str]:
+    """Of those whose files are gone, the ones that nobody has edited since; their ids."""
+    documents.refresh()
+    ids = [one.id for one in planned.missing if one.id in documents.by_id and is_ours(documents.by_id[one.id])]
+    for document in ids:
+        documents.remove(document)
+    return ids
+
+
 def batches_of(files: Sequence[TextFile]) -> Iterator[list[TextFile]]:
     batch: list[TextFile] = []
     size = 0
