@@ -84,7 +84,7 @@ def id_of(name: str, longest: int = LONGEST_ID) -> str:
     others by a hash.
 
     >>> id_of("guide/first-steps.md"), id_of("déjà vu.txt")
-    ('guide:first-steps.md', 'd-j-vu.txt-4de13a8dd1d3')
+    ('guide:first-steps.md', 'd-j-vu.txt-479d4b48feaf')
     """
     if _PLAIN.fullmatch(name) and len(name) <= longest:
         return name.replace("/", ":")
