@@ -54,7 +54,9 @@ def run_replicas(
             try:
                 serve.run(application(settings, limits, **options), name=NAME, logging_config=quiet)
             except RuntimeError as error:
-                raise BackendError(f"no replica could be started: {_reason(error)}") from error
+                told = serve.status().applications.get(NAME)
+                messages = [str(error), *(one.message for one in (told.deployments.values() if told else ()))]
+                raise BackendError(f"no replica could be started: {_reason(messages)}") from error
             ready()
             _wait()
         finally:
@@ -87,8 +89,8 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _reason(error: Exception) -> str:
-    """The last error of all that Ray tells."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _reason(messages: list[str]) -> str:
+    """The last error of all that Ray tells, tracebacks among it."""
+    lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(\w+\.)*\w+(Error|Exception): ", line)]
-    return (errors or lines or ["unknown"])[-1]
+    return (errors or lines)[-1]
