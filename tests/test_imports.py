@@ -17,7 +17,7 @@ import contentrope
 PACKAGE = Path(contentrope.__file__).parent
 OPTIONAL = (
     "triton", "transformers", "matplotlib", "tyro", "rich", "accelerate", "peft", "beartype", "hypothesis", "faker",
-    "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client",
+    "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "ray",
 )  # fmt: skip
 
 # Lowest first. A module may import from lower layers and from its own.
@@ -31,14 +31,25 @@ LAYERS = (
     {"model"},
     {"generation", "checkpoint", "inspection"},
     {"public"},
-    {"corpora", "results", "text_model"},
+    {"cluster", "corpora", "results", "text_model"},
     {"training"},
     {"evaluation", "hf"},
     {"store"},
     {"serving"},
     {"cli"},
 )
-ABOVE_THE_CORE = {"corpora", "results", "text_model", "training", "evaluation", "hf", "store", "serving", "cli"}
+ABOVE_THE_CORE = {
+    "cluster",
+    "corpora",
+    "results",
+    "text_model",
+    "training",
+    "evaluation",
+    "hf",
+    "store",
+    "serving",
+    "cli",
+}
 
 
 def run_fresh(program: str) -> str:

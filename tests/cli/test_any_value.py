@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from contentrope.cli import evaluate, evaluate_tokens, finetune, generate, main, parsing, serve, train
+from contentrope.cli import evaluate, evaluate_tokens, finetune, generate, index, main, parsing, serve, train
 from contentrope.cli.commands import Info
 from experiments import __main__ as experiments
 from experiments import report
@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         ("finetune", finetune.Finetune, ["--model", "{missing}", "--text", "{text}", "--out", "{out}"]),
         ("evaluate", evaluate.Evaluate, ["{model}", "--text", "{text}", "--lengths", "16", "--recent", "8"]),
         ("generate", generate.Generate, ["{model}", "--tokens", "2"]),
+        ("index", index.Index, ["--model", "{missing}", "--store", "{out}", "--text", "{text}"]),
         ("serve", serve.Serve, ["--model", "{missing}", "--store", "{out}"]),
         ("info", Info, []),
     )

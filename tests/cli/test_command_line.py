@@ -91,8 +91,8 @@ def test_help_names_all_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     ("command", "messages"),
     [
         ("python -m experiments growth --stepz 3", ["--stepz", "--steps INT"]),
-        ("contentrope trian", ["train, finetune, evaluate, generate, serve, info"]),
-        ("contentrope", ["{train, finetune, evaluate, generate, serve, info}"]),
+        ("contentrope trian", ["train, finetune, evaluate, generate, index, serve, info"]),
+        ("contentrope", ["{train, finetune, evaluate, generate, index, serve, info}"]),
         ("contentrope train --out x", ["--text {shakespeare,stdlib,PATH}"]),
         ("contentrope evaluate --lengthz 3", ["--lengthz", "--lengths INT [INT ...]"]),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -168,6 +169,12 @@ class Process:
             if line.startswith("ready: "):
                 self.port = int(line.partition("://")[2].partition(":")[2].partition("/")[0])
                 break
+
+    def listen(self) -> None:
+        """To what else it says, so that it need not wait for a reader."""
+        assert self.process.stdout is not None
+        with contextlib.suppress(ValueError):
+            self.lines += self.process.stdout
 
     def client(self) -> openai.OpenAI:
         base = f"http://127.0.0.1:{self.port}/v1"

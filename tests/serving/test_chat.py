@@ -107,7 +107,7 @@ def test_messages_may_come_in_parts_and_from_developers(asked: tuple[Served, lis
 def test_the_example_of_the_documentation_runs(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
     served = serve()
     page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
-    (example,) = re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL)
+    example, *_ = re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL)
     example = example.replace("http://127.0.0.1:8000", served.base).replace('"smol"', '"tiny"')
     names: dict[str, Any] = {}
     exec(example, names)

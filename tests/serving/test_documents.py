@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from contentrope.errors import CheckpointError, WriteError
-from contentrope.serving.documents import FOLDER
+from contentrope.errors import WriteError
+from contentrope.store.document_files import FOLDER
 from tests.serving.served import DOCUMENTS, Served
 
 PATH = "/v1/documents"
@@ -108,19 +108,31 @@ def test_what_the_store_has_lost_is_computed_again_from_the_texts(serve: Any, da
     assert serve().ask() == answer
 
 
-def test_a_damaged_file_of_a_document_is_named_and_nothing_else_is_lost(serve: Any, model_folder: Path) -> None:
+def test_a_damaged_file_of_a_document_is_named_and_the_others_are_served(serve: Any) -> None:
     served = serve()
-    served.add(*DOCUMENTS[:1])
-    served.end()
-    (path,) = (Path(served.service.settings.store) / FOLDER).iterdir()
+    sky, grass = served.add(*DOCUMENTS[:2])
+    alone = served.ask(extra_body={"documents": [grass]})
+    path = next(
+        p for p in (Path(served.service.settings.store) / FOLDER).iterdir() if DOCUMENTS[0][:9] in p.read_text()
+    )
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    other = Served(model_folder, Path(served.service.settings.store))
-    assert isinstance(other.failure, CheckpointError)
-    assert path.name in str(other.failure)
-    other.end()
+    for one in (serve(), served):  # one that starts, and one that has read it already and starts again
+        if one is served:
+            one.end()
+            one = serve()
+        listed = one.send("GET", PATH)[1]
+        assert [found["id"] for found in listed["data"]] == [grass]
+        assert [found["file"] for found in listed["damaged"]] == [path.name]
+        assert one.ask() == alone
+        assert one.send("GET", f"{PATH}/{sky}")[0] == 404
     path.write_bytes(whole)
-    assert len(serve().service.documents.by_id) == 1
+    assert one.send("GET", f"{PATH}/{sky}")[1]["text"] == DOCUMENTS[0]
+    assert "damaged" not in one.send("GET", PATH)[1]
+    path.write_bytes(whole[:-5])
+    again = serve()
+    assert again.send("DELETE", f"{PATH}/{sky}")[0] == 200
+    assert "damaged" not in again.send("GET", PATH)[1]
 
 
 def test_a_full_disk_loses_nothing(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +214,7 @@ def test_of_two_who_want_what_one_can_have_the_second_is_refused(
 
     def overtaken(text: str) -> Any:
         made, work = compute(text)
-        documents.put(replace(made, id="mine"))
+        documents.keep([replace(made, id="mine")])
         return made, work
 
     documents.compute = overtaken

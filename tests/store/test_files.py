@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ import contentrope as cr
 import contentrope.hf as chf
 from contentrope import files
 from contentrope.store import UnitStore, catalog, unit_store
-from contentrope.store.places import Folder
+from contentrope.store.places import Folder, place_of
 from tests.hf.models import TERMINATOR, enliven, tiny
 from tests.store.helpers import DOCUMENTS, LONG, asked, model_for
 
@@ -87,6 +88,25 @@ def test_any_reader_of_safetensors_reads_a_group(tmp_path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         assert file.get_tensor(f"{key}.ids").tolist() == DOCUMENTS[0]
         assert torch.equal(file.get_tensor(f"{key}.0"), store.read([key])[key].states[0])
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_those_who_create_a_file_one_does(address: str, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    place = place_of(address)
+    with ThreadPoolExecutor(8) as pool:
+        created = list(pool.map(lambda number: place.create("claims/one", bytes([number])), range(8)))
+    if "://" not in address:  # fsspec looks first and writes then, where no service does both at once
+        assert created.count(True) == 1
+        assert place.read("claims/one") == bytes([created.index(True)])
+    assert place.create("claims/one", b"again") is False
+    assert place.names("claims") == {"one"} == set(place.sizes("claims"))
+    place.remove("claims/one")
+    assert place.create("claims/one", b"again")
 
 
 # --- whose it is ---

@@ -21,7 +21,7 @@ from contentrope.version import __version__
 
 __all__ = ["main"]
 
-RESUMABLE = ("train", "finetune")
+RESUMABLE = ("train", "finetune", "index")
 """Commands that continue where they were stopped."""
 MOVED = {"reproduce": "experiments", "report": "experiments.report", "facts": "experiments.facts.show"}
 """Commands of before, and the module of the repository that now does their work."""

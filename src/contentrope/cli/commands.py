@@ -19,6 +19,7 @@ from contentrope.cli.config_file import with_config
 from contentrope.cli.evaluate import Evaluate
 from contentrope.cli.finetune import Finetune
 from contentrope.cli.generate import Generate
+from contentrope.cli.index import Index
 from contentrope.cli.parsing import parse_words
 from contentrope.cli.serve import Serve
 from contentrope.cli.train import Train
@@ -48,6 +49,7 @@ COMMANDS: Any = (
     | Annotated[HelptextFromCommentsOff[Finetune], subcommand("finetune")]
     | Annotated[HelptextFromCommentsOff[Evaluate], subcommand("evaluate")]
     | Annotated[HelptextFromCommentsOff[Generate], subcommand("generate")]
+    | Annotated[HelptextFromCommentsOff[Index], subcommand("index")]
     | Annotated[HelptextFromCommentsOff[Serve], subcommand("serve")]
     | Annotated[HelptextFromCommentsOff[Info], subcommand("info")]
 )

@@ -67,6 +67,13 @@ def require_positive(**numbers: int) -> None:
             raise InputError(f"{name} must be at least 1, got {number}")
 
 
+def require_share(**numbers: float | None) -> None:
+    """Of cores or GPUs, for one process."""
+    for name, number in numbers.items():
+        if number is not None and (number < 0 or (number > 1 and number != int(number))):
+            raise InputError(f"{name} must be a part of one or a whole number, got {number:g}")
+
+
 def require_no_file(model: str) -> None:
     """A model is a folder or a name on the hub; transformers would read a file as its settings."""
     if os.path.exists(model) and not os.path.isdir(model):

@@ -51,14 +51,14 @@ class Lines(AbstractContextManager["Lines"]):
                 f"{_speed(report.tokens_per_second)}, {report.seconds_left:.0f} s left",
             )
 
-    def measured(self, name: str, read: int, total: int) -> None:
+    def measured(self, name: str, read: int, total: int, of: str = "tokens") -> None:
         """So many of the tokens are read that something is measured by."""
         now = time.monotonic()
         began, said = self.measuring.setdefault(name, (now, now))
         if now - said >= SECONDS_BETWEEN_LINES and read:
             self.measuring[name] = began, now
             left = (now - began) * (total - read) / read
-            say(self.console, f"{name}: {read:,} of {total:,} tokens read, {left:.0f} s left")
+            say(self.console, f"{name}: {read:,} of {total:,} {of} read, {left:.0f} s left")
 
     def evaluated(self, name: str, said: str) -> None:
         """Something was measured; here it is told when the run is finished."""
@@ -109,10 +109,10 @@ class Bars(Lines):
         self.steps_made[name] = report.step
         self._show_overall()
 
-    def measured(self, name: str, read: int, total: int) -> None:
+    def measured(self, name: str, read: int, total: int, of: str = "tokens") -> None:
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(escape(name), total=total, status="")
-        self.progress.update(self.tasks[name], completed=read, status=f"{read:,} tokens")
+        self.progress.update(self.tasks[name], completed=read, status=f"{read:,} {of}")
 
     def evaluated(self, name: str, said: str) -> None:
         if name not in self.tasks:  # an earlier command finished its training

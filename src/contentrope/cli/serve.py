@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
 from contentrope.cli.generate import checkpoint_named
-from contentrope.cli.options import Device, chosen_device, one
+from contentrope.cli.options import Device, chosen_device, one, require_positive, require_share
+from contentrope.cluster import require_ray
 from contentrope.corpora import text_of
 from contentrope.errors import BackendError, InputError
 from contentrope.serving.limits import Limits
 
-KEY_IN = "CONTENTROPE_API_KEY"
-"""The environment variable that may hold the key of the service."""
+if TYPE_CHECKING:
+    from contentrope.serving.service import Settings
+
 NEEDED = ("fastapi", "uvicorn", "prometheus_client", "jinja2")
 
 
@@ -67,6 +70,17 @@ class Serve:
     """Memory for the keys and values of documents that were asked about, in GiB."""
     device: Device = None
     """Where to compute."""
+    replicas: int = 1
+    """Engines that share the store and the requests; more than one run on Ray, on a cluster of this machine or the one
+    that RAY_ADDRESS names."""
+    replica_cpus: Annotated[
+        float | None, one(float, "FLOAT"), arg(help_behavior_hint="(default: the cores of this machine, shared)")
+    ] = None
+    """CPU cores of each replica."""
+    replica_gpus: Annotated[
+        float | None, one(float, "FLOAT"), arg(help_behavior_hint="(default: 1 if it computes on one)")
+    ] = None
+    """GPUs of each replica; 0.5 lets two share one."""
 
     def run(self) -> None:
         missing = [package for package in NEEDED if find_spec(package) is None]
@@ -78,11 +92,11 @@ class Serve:
         self._serve(self._key())
 
     def _serve(self, key: str | None) -> None:
-        import asyncio
+        from contentrope.serving.server import LOOPBACK_NAMES, address_of, is_loopback, listen
+        from contentrope.serving.service import Settings
 
-        from contentrope.serving.server import LOOPBACK_NAMES, Server, address_of, is_loopback, listen
-        from contentrope.serving.service import Service, Settings
-
+        require_positive(replicas=self.replicas)
+        require_share(replica_cpus=self.replica_cpus, replica_gpus=self.replica_gpus)
         if not 0 <= self.port < 2**16:
             raise InputError(f"port must be from 0 to 65535, got {self.port}")
         limits = Limits(
@@ -113,21 +127,57 @@ class Serve:
                 template=template,
             )
             say_who_may_ask(address_of(sock), own, key)
-            service = Service(settings, limits)
-
-            def ready() -> None:
-                count = len(service.documents.by_id)
-                print(f"ready: {settings.name} at {address_of(sock)}/v1, with {count} documents", flush=True)
-
-            asyncio.run(Server(service, ready=ready).serve([sock]))
+            (_serve_alone if self.replicas == 1 else self._serve_replicas)(settings, limits, sock)
         print("stopped", flush=True)
 
+    def _serve_replicas(self, settings: Settings, limits: Limits, sock: socket.socket) -> None:
+        require_ray("contentrope serve --replicas")
+        from contentrope.serving.replicas import run_replicas
+        from contentrope.serving.server import address_of
+        from contentrope.serving.service import require_converted
+
+        require_converted(settings.model)
+        address, on_gpu = address_of(sock), settings.device.startswith("cuda")
+        host, port = sock.getsockname()[:2]
+        sock.close()  # Ray listens there now
+        run_replicas(
+            replace(
+                settings,
+                model=str(Path(settings.model).resolve()),
+                store=settings.store if "://" in settings.store else str(Path(settings.store).resolve()),
+                device="cuda" if on_gpu else settings.device,  # Ray chooses which
+            ),
+            limits,
+            replicas=self.replicas,
+            cpus=max(1, (os.cpu_count() or 1) // self.replicas) if self.replica_cpus is None else self.replica_cpus,
+            gpus=float(on_gpu) if self.replica_gpus is None else self.replica_gpus,
+            http={"host": host, "port": port},
+            ready=lambda: print(f"ready: {settings.name} at {address}/v1, {self.replicas} replicas", flush=True),
+        )
+
     def _key(self) -> str | None:
-        from contentrope.serving.service import checked_key
+        from contentrope.serving.service import KEY_IN, checked_key
 
         if self.api_key_file is not None:
             return checked_key(text_of(self.api_key_file), str(self.api_key_file))
         return checked_key(os.environ[KEY_IN], KEY_IN) if KEY_IN in os.environ else None
+
+
+def _serve_alone(settings: Settings, limits: Limits, sock: socket.socket) -> None:
+    import asyncio
+
+    from contentrope.serving.server import Server, address_of
+    from contentrope.serving.service import Service
+
+    service = Service(settings, limits)
+
+    def ready() -> None:
+        documents = service.documents
+        if damaged := documents.files.damaged:
+            print(f"warning: {len(damaged)} documents are damaged: {', '.join(sorted(damaged)[:4])}", file=sys.stderr)
+        print(f"ready: {settings.name} at {address_of(sock)}/v1, with {len(documents.by_id)} documents", flush=True)
+
+    asyncio.run(Server(service, ready=ready).serve([sock]))
 
 
 def say_who_may_ask(address: str, own: bool, key: str | None) -> None:
@@ -135,6 +185,8 @@ def say_who_may_ask(address: str, own: bool, key: str | None) -> None:
         return
     print(f"note: {address} can be reached from other machines", file=sys.stderr)
     if key is None:
+        from contentrope.serving.service import KEY_IN
+
         print(
             f"warning: there is no API key, so whoever reaches it may read and change all documents; pass "
             f"--api-key-file, or set {KEY_IN}",

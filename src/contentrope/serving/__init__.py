@@ -4,4 +4,5 @@ refusals, limits, schemas                     what is asked, answered and refuse
 prompts, text, sampling, requests             one answer: its prompt, its text, its draws, its events
 documents, prefixes, batch, engine, service   the thread that owns the model, and what is around it
 gate, streaming, chat, metrics, app, server   HTTP
+deployment, replicas                          several of them, on Ray
 """

@@ -13,12 +13,13 @@ from starlette.responses import FileResponse, Response
 from starlette.types import ASGIApp
 
 from contentrope.serving import chat
-from contentrope.serving.documents import Document, Work
 from contentrope.serving.engine import READY
 from contentrope.serving.gate import Gate, answer, refusal
 from contentrope.serving.refusals import Refused, refusal_of
 from contentrope.serving.schemas import ChangedDocument, ChatRequest, NewDocuments
 from contentrope.serving.service import Service
+from contentrope.store.document_files import NamedDocument
+from contentrope.store.named import Work
 
 PAGE = Path(__file__).parent / "static" / "index.html"
 
@@ -57,11 +58,14 @@ def _add_documents(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/documents")
     async def documents() -> Response:
-        return answer({"object": "list", "data": [one.described() for one in service.documents.by_id.values()]})
+        found = await service.refreshed()
+        damaged = [{"file": file, "reason": reason} for file, reason in sorted(found.files.damaged.items())]
+        data = [one.described() for one in found.by_id.values()]
+        return answer({"object": "list", "data": data, **({"damaged": damaged} if damaged else {})})
 
     @app.get("/v1/documents/{document}")
     async def document(document: str) -> Response:
-        return answer(service.documents.get(document).described(text=True))
+        return answer((await service.refreshed()).get(document).described(text=True))
 
     @app.put("/v1/documents/{document}")
     async def change(document: str, asked: ChangedDocument) -> Response:
@@ -121,5 +125,5 @@ def _model(service: Service) -> dict[str, Any]:
     return {"id": service.settings.name, "object": "model", "created": service.created, "owned_by": "contentrope"}
 
 
-def _made(document: Document, work: Work) -> dict[str, Any]:
+def _made(document: NamedDocument, work: Work) -> dict[str, Any]:
     return {**document.described(), "computed": work._asdict()}

@@ -29,7 +29,7 @@ async def complete(service: Service, asked: ChatRequest, http: HttpRequest) -> R
     if (needed := len(prompt) + new_tokens) > service.limits.context:
         message = f"messages ({len(prompt)} tokens) and answer ({new_tokens}) have {needed} tokens"
         raise Refused(400, f"{message}, at most {service.limits.context}", code="context_length_exceeded")
-    service.documents.keys_of(asked.documents)  # an unknown one is refused before it waits
+    (await service.refreshed()).keys_of(asked.documents)  # an unknown one is refused before it waits
     listening = Listening(
         service.engine,
         http.receive,

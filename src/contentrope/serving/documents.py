@@ -1,70 +1,26 @@
-"""The documents of a service by their clients' ids; their keys and values are in the store.
+"""The documents of a service: those of the store that have ids, and what is refused of them.
 
-Each is a file of its own in the store's folder ``documents``, written whole or not at all, so they are there again
-after a crash. All changes come from the engine's thread; others read a mapping that is replaced, never changed.
+All computing is done by the engine's thread; others refresh, and read a mapping that is replaced, never changed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
-
 from contentrope.errors import CheckpointError, InputError
 from contentrope.serving.refusals import Refused, unknown_document
 from contentrope.serving.requests import Selection
-from contentrope.store import SetCache, UnitStore
-
-FOLDER = "documents"
-log = logging.getLogger("contentrope.serving")
+from contentrope.store import NamedDocument, NamedDocuments, SetCache, UnitStore
+from contentrope.store.document_files import ClaimedError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
-    id: str
-    text: str
-    key: str
-    """In the store."""
-    units: list[str]
-    """Keys of its memory units, in the order of its text."""
-    tokens: int
-    name: str | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
-    created: float = field(default_factory=time.time)
-
-    def described(self, *, text: bool = False) -> dict[str, Any]:
-        """As clients see it."""
-        about = {"object": "document", "characters": len(self.text), **asdict(self), "created": int(self.created)}
-        return about if text else {name: value for name, value in about.items() if name != "text"}
-
-
-class Work(NamedTuple):
-    """What was computed for a text, and how long it took."""
-
-    units: int
-    tokens: int
-    seconds: float
-
-
-class Documents:
-    """``most``: how many there may be."""
+class Documents(NamedDocuments):
+    """``most``: how many there may be. Services that add at the same time may go beyond it by what they add then."""
 
     def __init__(self, store: UnitStore, most: int) -> None:
-        self.store, self.most = store, most
-        self.meanwhile: Callable[[], None] = lambda: None
-        """Called between the units of a text that is computed: others need not wait for all of a long one."""
-        self.by_id: Mapping[str, Document] = MappingProxyType({})
-        self._load()
+        super().__init__(store)
+        self.most = most
+        self.restore()
 
-    # --- what is there ---
-
-    def get(self, document: str) -> Document:
+    def get(self, document: str) -> NamedDocument:
         try:
             return self.by_id[document]
         except KeyError:
@@ -103,74 +59,24 @@ class Documents:
                 param="id",
             )
 
-    # --- changes ---
-
-    def compute(self, text: str) -> tuple[Document, Work]:
-        """A document, not yet among the others: the store computes the units of this text that it has not."""
-        computed: list[int] = []
-
-        def note(tokens: int, total: int) -> None:
-            computed.append(tokens)
-            self.meanwhile()
-
-        began = time.monotonic()
-        (key,) = self.store.add([text], progress=note)
-        made = Document(
-            id=f"doc-{uuid.uuid4().hex[:24]}",
-            text=text,
-            key=key,
-            units=self.store.units_of([key])[key],
-            tokens=len(self.store.ids(key)),
-        )
-        seconds = round(time.monotonic() - began, 6)
-        return made, Work(len(computed), computed[-1] if computed else 0, seconds)
-
-    def put(self, document: Document) -> None:
-        """Keep a document, in the place of one with the same id; units that no document has any more are removed."""
-        before = self.by_id.get(document.id)
-        self.store.place.write(_file_of(document.id), json.dumps(asdict(document)).encode())
-        self.by_id = MappingProxyType({**self.by_id, document.id: document})
-        self._forget(before)
-
-    def remove(self, document: str) -> None:
-        gone = self.get(document)
-        self.store.place.remove(_file_of(document))
-        self.by_id = MappingProxyType({name: one for name, one in self.by_id.items() if name != document})
-        self._forget(gone)
-
-    def restore(self, keys: Iterable[str] | None = None) -> None:
-        """Compute again what the store has lost, of these keys or of all."""
-        wanted = None if keys is None else set(keys)
-        for document in self.by_id.values():
-            if (wanted is None or document.key in wanted) and document.key not in self.store:
-                made, _ = self.compute(document.text)
-                self.put(replace(document, key=made.key, units=made.units, tokens=made.tokens))
-
-    def _forget(self, document: Document | None) -> None:
-        if document is None or any(other.key == document.key for other in self.by_id.values()):
+    def begin(self, documents: list[NamedDocument], *, chosen: bool) -> None:
+        """Keep documents that are new. ``chosen``: their ids are a client's, so another may choose them too."""
+        if not chosen:
+            self.require_room(len(documents))
+            self.keep(documents)
             return
-        if document.key in self.store:
-            try:
-                self.store.remove([document.key])
-            except OSError as error:  # a full disk; the units are no document's any more, and prune() removes them
-                log.warning("units of a removed document are still in the store: %s", error)
+        try:
+            with self.files.claimed([one.id for one in documents]):
+                self.refresh()
+                self.require_room(len(documents))
+                for one in documents:
+                    self.require_new(one.id)
+                self.keep(documents)
+        except ClaimedError as error:
+            raise Refused(409, str(error), code="document_exists", param="id") from None
 
-    def _load(self) -> None:
-        found = {}
-        for name in self.store.place.sizes(FOLDER):
-            data = self.store.place.read(f"{FOLDER}/{name}")
-            try:
-                document = Document(**json.loads(data or b""))
-            except (ValueError, TypeError, RecursionError) as error:
-                raise CheckpointError(
-                    f"{self.store.place}/{FOLDER}/{name} is damaged ({error}); restore it from a copy, or delete it "
-                    "and add the document again"
-                ) from error
-            found[document.id] = document
-        self.by_id = MappingProxyType(dict(sorted(found.items(), key=lambda item: (item[1].created, item[0]))))
-        self.restore()
-
-
-def _file_of(document: str) -> str:
-    """Ids may differ in ways that some file systems do not see."""
-    return f"{FOLDER}/{hashlib.sha256(document.encode()).hexdigest()[:32]}.json"
+    def remove(self, document: str) -> NamedDocument | None:
+        try:
+            return super().remove(document)
+        except KeyError:
+            raise unknown_document(document) from None

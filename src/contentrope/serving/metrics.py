@@ -25,6 +25,7 @@ class Metrics:
         self.tokens = Counter("tokens", "Tokens of documents, of messages and of answers.", ["kind"], **made)
         self.rows = Histogram("batch_rows", "Requests of a batch as it begins.", buckets=ROWS, **made)
         self.documents = Gauge("documents", "Documents.", **made)
+        self.damaged = Gauge("damaged_documents", "Files of documents that cannot be read.", **made)
         self.store_bytes = Gauge("store_bytes", "Bytes of the store.", **made)
         Gauge("queue_length", "Requests that wait.", **made).set_function(lambda: engine.queue_length)
         Gauge("running_requests", "Requests that are being answered.", **made).set_function(lambda: engine.running)

@@ -65,6 +65,15 @@ def unavailable(state: str) -> Refused:
     )
 
 
+def unreachable() -> Refused:
+    return Refused(
+        503,
+        "the service cannot reach its store; its log has the reason",
+        code="storage",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
 def late(seconds: float) -> Refused:
     return Refused(504, f"the answer was not finished within {seconds:g} seconds; ask for fewer tokens", code="timeout")
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from contentrope.errors import InputError
-from contentrope.serving.documents import Document, Documents, Work
+from contentrope.serving.documents import Documents
 from contentrope.serving.engine import READY, Engine, Loaded
 from contentrope.serving.limits import Limits
 from contentrope.serving.metrics import Metrics
 from contentrope.serving.prompts import Prompts
-from contentrope.serving.refusals import late, unavailable
+from contentrope.serving.refusals import late, unavailable, unreachable
 from contentrope.serving.schemas import ChangedDocument, NewDocuments
+from contentrope.store.document_files import NamedDocument
+from contentrope.store.named import Work
 
+log = logging.getLogger("contentrope.serving")
+
+KEY_IN = "CONTENTROPE_API_KEY"
+"""The environment variable that may hold the key of the service."""
 Result = TypeVar("Result")
 
 
@@ -31,7 +38,7 @@ class Settings:
     """Folder of a store, or any fsspec address."""
     name: str
     """What clients call the model."""
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     """Which clients must send; None: none."""
     hosts: tuple[str, ...] | None = None
     """Names by which clients may call the service; None: any."""
@@ -50,19 +57,17 @@ class Service:
         self.engine = Engine(self._load, limits)
         self.metrics = Metrics(self.engine)
         self.prompts: Prompts | None = None
+        self._looking = asyncio.Lock()
+        self._begun = self._seen = 0
+        """Listings of the documents: how many have begun, and which was the last that succeeded."""
         self.created = int(time.time())
 
     # --- in the engine's thread ---
 
     def _from_folder(self) -> tuple[Any, Any]:
-        from contentrope.hf.layout import is_converted
         from contentrope.hf.loading import load_any
 
-        if not is_converted(self.settings.model):
-            raise InputError(
-                f"{self.settings.model} holds no model with addresses, whose documents could be stored; convert it "
-                "first: contentrope finetune"
-            )
+        require_converted(self.settings.model)
         return load_any(self.settings.model, device=self.settings.device)
 
     def _load(self) -> Loaded:
@@ -97,9 +102,26 @@ class Service:
         except (TimeoutError, CancelledError):
             raise late(self.limits.timeout) from None
 
-    async def add(self, asked: NewDocuments) -> list[tuple[Document, Work]]:
+    async def refreshed(self) -> Documents:
+        """To look at, with all that others had changed when this was called: one listing of the store's documents,
+        which requests that come meanwhile share."""
+        documents, before = self.documents, self._begun
+        async with self._looking:
+            if self._seen <= before:
+                self._begun = number = self._begun + 1
+                try:
+                    await asyncio.to_thread(documents.refresh)
+                except OSError as error:
+                    log.error("the store cannot be listed", exc_info=error)
+                    raise unreachable() from None
+                self._seen = number
+                self.metrics.documents.set(len(documents.by_id))
+                self.metrics.damaged.set(len(documents.files.damaged))
+        return documents
+
+    async def add(self, asked: NewDocuments) -> list[tuple[NamedDocument, Work]]:
         """All of them are computed, one after the other; then all are kept."""
-        documents = self.documents
+        documents = await self.refreshed()
         documents.require_room(len(asked.texts))
         if asked.id is not None:
             documents.require_new(asked.id)
@@ -110,26 +132,24 @@ class Service:
             found.append((made, work))
 
         def keep() -> None:
-            documents.require_room(len(found))
-            for made, _ in found:
-                documents.require_new(made.id)
-            for made, _ in found:
-                documents.put(made)
+            documents.begin([made for made, _ in found], chosen=asked.id is not None)
             self._count(documents)
 
         await self._done(keep)
         return found
 
-    async def change(self, document: str, asked: ChangedDocument) -> tuple[Document, Work]:
-        documents = self.documents
+    async def change(self, document: str, asked: ChangedDocument) -> tuple[NamedDocument, Work]:
+        documents = await self.refreshed()
 
-        def change() -> tuple[Document, Work]:
-            before = documents.get(document)
+        def change() -> tuple[NamedDocument, Work]:
+            documents.get(document)
             made, work = documents.compute(asked.text)
+            documents.refresh()  # it may have taken long
+            before = documents.get(document)
             name = before.name if asked.name is None else asked.name
             metadata = before.metadata if asked.metadata is None else asked.metadata
             made = replace(made, id=before.id, created=before.created, name=name, metadata=metadata)
-            documents.put(made)
+            documents.keep([made])
             self._gone(before, documents)
             return made, work
 
@@ -139,16 +159,24 @@ class Service:
         documents = self.documents
 
         def remove() -> None:
-            before = documents.get(document)
-            documents.remove(document)
-            self._gone(before, documents)
+            self._gone(documents.remove(document), documents)
 
         await self._done(remove)
 
-    def _gone(self, document: Document, documents: Documents) -> None:
-        if document.key not in documents.store:
+    def _gone(self, document: NamedDocument | None, documents: Documents) -> None:
+        if document is not None and document.key not in documents.store:
             self.engine.prefixes.forget(document.key)
         self._count(documents)
+
+
+def require_converted(folder: str) -> None:
+    from contentrope.hf.layout import is_converted
+
+    if not is_converted(folder):
+        raise InputError(
+            f"{folder} holds no model with addresses, whose documents could be stored; convert it first: contentrope "
+            "finetune"
+        )
 
 
 def checked_key(text: str, place: str) -> str:

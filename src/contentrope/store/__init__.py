@@ -12,6 +12,8 @@ from contentrope.hf.plain import require_transformers
 require_transformers()
 
 from contentrope.store.cache import SetCache  # noqa: E402
+from contentrope.store.document_files import NamedDocument  # noqa: E402
+from contentrope.store.named import NamedDocuments  # noqa: E402
 from contentrope.store.unit_store import Document, UnitStore  # noqa: E402
 
-__all__ = ["Document", "SetCache", "UnitStore"]
+__all__ = ["Document", "NamedDocument", "NamedDocuments", "SetCache", "UnitStore"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
@@ -19,7 +20,7 @@ from contentrope.errors import CheckpointError
 from contentrope.files import write_whole, writing
 
 Bytes = UInt8[Tensor, "bytes"]
-UNFINISHED = re.compile(r"\..+\.(safetensors|json)\.\w+")
+UNFINISHED = re.compile(r"\.(.+\.(safetensors|json)|[0-9a-f]{32})\.\w+")
 """What a file is called before it is whole."""
 LEFT_BEHIND = 3600.0
 """Seconds after which a file that was never finished is taken for what a crash left behind."""
@@ -39,12 +40,18 @@ class Place(Protocol):
     def sizes(self, folder: str) -> dict[str, int]:
         """The files of a folder, by name."""
 
+    def names(self, folder: str) -> set[str]:
+        """The same without their sizes, which may cost a question each."""
+
     def read(self, name: str) -> bytes | None:
         """None: there is no such file."""
 
     def parts(self, parts: Iterable[Part]) -> list[Bytes]: ...
 
     def write(self, name: str, data: bytes) -> None: ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file if there is none of its name, as far as the file system can tell; False: there is one."""
 
     def remove(self, name: str) -> None: ...
 
@@ -78,10 +85,16 @@ class Folder:
             return {}
         found = {}
         for entry in entries:
-            with suppress(FileNotFoundError):  # removed meanwhile
-                if not entry.name.startswith("."):
+            if not entry.name.startswith("."):
+                with suppress(FileNotFoundError):  # somebody has just removed it
                     found[entry.name] = entry.stat().st_size
         return found
+
+    def names(self, folder: str) -> set[str]:
+        try:
+            return {name for name in os.listdir(self.root / folder) if not name.startswith(".")}
+        except FileNotFoundError:
+            return set()
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -96,6 +109,31 @@ class Folder:
     def write(self, name: str, data: bytes) -> None:
         write_whole(self.root / name, data)
         self._mapped.pop(name, None)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self.root / name
+        with writing(path, len(data)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            whole = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            try:
+                whole.write_bytes(data)
+                try:
+                    os.link(whole, path)
+                except FileExistsError:
+                    return False
+                except OSError:  # a file system without hard links
+                    return self._create_here(path, data)
+            finally:
+                whole.unlink(missing_ok=True)
+        return True
+
+    def _create_here(self, path: Path, data: bytes) -> bool:
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
 
     def remove(self, name: str) -> None:
         self._mapped.pop(name, None)
@@ -143,6 +181,9 @@ class Remote:
         named = ((entry["name"].rsplit("/", 1)[-1], entry) for entry in entries if entry["type"] == "file")
         return {name: entry["size"] for name, entry in named if not name.startswith(".")}
 
+    def names(self, folder: str) -> set[str]:
+        return set(self.sizes(folder))
+
     def read(self, name: str) -> bytes | None:
         try:
             return bytes(self.files.cat_file(self._path(name)))
@@ -164,6 +205,15 @@ class Remote:
         with writing(Path(self._path(name)), len(data)):
             self.files.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
             self.files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        with writing(Path(self._path(name)), len(data)):
+            self.files.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
+            try:
+                self.files.pipe_file(self._path(name), data, mode="create")
+            except FileExistsError:
+                return False
+        return True
 
     def remove(self, name: str) -> None:
         try:
