@@ -102,9 +102,10 @@ def application(settings: Settings, limits: Limits, **options: Any) -> Any:
 def app(args: Mapping[str, Any]) -> Any:
     """The application that a Serve config file describes: ``import_path: contentrope.serving.deployment:app``.
 
-    ``args``: ``model`` and ``store``, and as with ``contentrope serve`` ``name``, ``device``, ``precision``, ``chat_template``,
-    ``api_key_file`` (or the variable CONTENTROPE_API_KEY); ``limits`` by the names of :class:`Limits`; ``hosts``, the
-    names by which clients may call the service, or "any". Without it only loopback names are answered.
+    ``args``: ``model`` and ``store``, and as with ``contentrope serve`` ``name``, ``device``, ``precision``,
+    ``chat_template``, ``api_key_file`` (or the variable CONTENTROPE_API_KEY); ``limits`` by the names of
+    :class:`Limits`; ``hosts``, the names by which clients may call the service, or "any". Without it only loopback
+    names are answered.
     """
     unknown = sorted(set(args) - set(ARGUMENTS))
     if unknown or not {"model", "store"} <= set(args):
