@@ -50,6 +50,10 @@ class Work(NamedTuple):
     units: int
     tokens: int
     seconds: float
+    others: int
+    """Units that were stored before."""
+    changed: int
+    """How many of those have another checksum than before."""
 
 
 class Documents:
@@ -113,7 +117,7 @@ class Documents:
             computed.append(tokens)
             self.meanwhile()
 
-        began = time.monotonic()
+        before, began = self._checksums(), time.monotonic()
         (key,) = self.store.add([text], progress=note)
         made = Document(
             id=f"doc-{uuid.uuid4().hex[:24]}",
@@ -123,7 +127,22 @@ class Documents:
             tokens=len(self.store.ids(key)),
         )
         seconds = round(time.monotonic() - began, 6)
-        return made, Work(len(computed), computed[-1] if computed else 0, seconds)
+        after = self._checksums()
+        changed = sum(after.get(unit, checksum) != checksum for unit, checksum in before.items())
+        return made, Work(len(computed), computed[-1] if computed else 0, seconds, len(before), changed)
+
+    def units_of(self, document: Document) -> list[dict[str, Any]]:
+        """Keys and texts of its memory units, in the order of its text."""
+        pieces = self.store.read(list(dict.fromkeys(document.units)))
+        ids = [pieces[unit].ids.tolist() for unit in document.units]
+        return [
+            {"key": unit, "text": self.store.tokenizer.decode(tokens), "tokens": len(tokens)}
+            for unit, tokens in zip(document.units, ids, strict=True)
+        ]
+
+    def _checksums(self) -> dict[str, str]:
+        """Of all stored units."""
+        return {key: unit.digest for key, (_, unit) in self.store.catalog.contents.units.items()}
 
     def put(self, document: Document) -> None:
         """Keep a document, in the place of one with the same id; units that no document has any more are removed."""
