@@ -88,8 +88,7 @@ def test_from_an_empty_store_to_an_answer_that_shows_what_it_read(serve: Any, vi
     page.locator("#adding").wait_for()
     for name, text in zip(("sky", "grass", "swans"), DOCUMENTS, strict=True):
         add(page, text, name)
-    expect(page.locator("#added")).to_contain_text("computed 1 unit")
-    expect(page.locator("#added")).to_contain_text("0 of 2 other units recomputed")
+    expect(page.locator("#added")).to_have_text(re.compile("1 unit.* 0 of 2 "))
     expect(page.locator(".empty")).to_be_hidden()
     assert set(lights(page)) == {0.0}
     answer = ask(page)
@@ -153,8 +152,7 @@ def test_an_edit_computes_one_unit_and_changes_the_answer(serve: Any, visit: Any
     item.get_by_role("textbox").fill("the sky is red.")
     item.get_by_role("button", name="Save").click()
     told = document(page, ids[0]).locator(".told")
-    expect(told).to_contain_text("computed 1 unit, 15 tokens")
-    expect(told).to_contain_text("0 of 3 other units recomputed")
+    expect(told).to_have_text(re.compile("1 unit.* 15 tokens.* 0 of 3 "))
     expect(document(page, ids[0]).locator(".unit")).to_have_text("the sky is red.")
     expect(document(page, ids[0]).get_by_role("button", name="Edit")).to_be_focused()
     page.get_by_role("button", name="Ask again").click()

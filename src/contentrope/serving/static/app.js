@@ -93,6 +93,7 @@ one("shuffle").addEventListener("click", () => shuffle(documents, chat.question)
 one("samples").addEventListener("click", async (event) => {
   event.target.disabled = true;
   for (const [name, text] of SAMPLES) if (!(await documents.add({ name, text }))) break;
+  one("adding").open = false;
   event.target.disabled = false;
 });
 one("clear").addEventListener("click", offer);
