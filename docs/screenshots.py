@@ -1,6 +1,6 @@
 """Makes the pictures of docs/serving.md: the page of a service, in a real Chromium, over a model of yours.
 
-    python -m docs.screenshots --model runs/smol
+python -m docs.screenshots --model runs/smol
 """
 
 from __future__ import annotations

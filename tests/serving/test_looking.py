@@ -13,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contentrope.hf.inspection import attention_weights
+from contentrope.serving.batch import Batch
 from contentrope.serving.looking import MOST_DETAILED, Traces
+from contentrope.serving.prefixes import rows_of
+from contentrope.serving.requests import Event, Request
+from contentrope.serving.sampling import Sampling
 from contentrope.serving.text import Writing
 from tests.serving.served import DOCUMENTS, Held, Served
 from tests.serving.test_text import of_bytes
@@ -217,3 +221,48 @@ def test_what_a_token_read_belongs_to_the_text_it_made(text: str, stop: list[str
     assert [int(token.shares) for token in told] == [n for n in range(len(data)) if made_by[n] < len(shown)]
     for token in told:
         assert (token.start, token.text) == (made_by[int(token.shares)], text[made_by[int(token.shares)]])
+
+
+@given(
+    st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=8),
+    st.lists(st.text(alphabet="abc", min_size=2, max_size=3), max_size=2),
+)
+def test_a_token_is_told_when_all_its_text_is_there(pieces: list[str], stop: list[str]) -> None:
+    """Of several characters, of which some may be held and some cut."""
+    writing = Writing(lambda ids: "".join(pieces[n] for n in ids), stop)
+    traces, shown, told = Traces(()), "", []
+    for n in range(len(pieces)):
+        text = writing.add(n)
+        is_last = writing.stopped or n == len(pieces) - 1
+        text += writing.rest() if is_last else ""
+        shown += text
+        found = traces.after(torch.full((1, 1, 1), float(n)), writing.made, text, is_last=is_last).tokens
+        told += found
+        assert is_last or all(token.text == pieces[int(token.shares)] for token in found)
+        assert is_last or len("".join(pieces[: len(told) + 1])) > len(shown)
+        if is_last:
+            break
+    assert "".join(token.text for token in told) == shown
+    assert [int(token.shares) for token in told] == list(range(len(told)))
+
+
+def test_who_leaves_takes_nobodys_reading_along(asked: tuple[Served, list[str]]) -> None:
+    """The first of two rows is given up between two calls of the model."""
+    served, _ = asked
+    engine = served.service.engine
+    heard: list[list[Event]] = [[], [], []]
+    prompts = [[5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
+    requests = [
+        Request(prompt=prompt, sampling=Sampling(temperature=0), new_tokens=2, look=True, hear=events.append)
+        for prompt, events in zip(prompts, heard, strict=True)
+    ]
+    prefix = engine.prefixes.get(served.service.documents.keys_of("all"))
+    with torch.no_grad():
+        together = Batch(engine.speaker, rows_of(prefix, 2), requests[:2])
+        requests[0].ended = True
+        together.step()
+        Batch(engine.speaker, rows_of(prefix, 1), requests[2:]).step()
+    assert not heard[0]
+    (one,), (other,) = (events[0].look.tokens for events in heard[1:] if events[0].look)
+    assert one.text == other.text
+    torch.testing.assert_close(one.shares, other.shares, rtol=0, atol=1e-9)
