@@ -54,7 +54,7 @@ def show(browser: Any, base: str) -> None:
         save(page, "page-edit.png")
     with opened(browser, base, viewport=SIZE, color_scheme="dark", reduced_motion="reduce") as (page, more):
         page.set_default_timeout(PATIENCE)
-        ask(page, "How long does the crossing take?")
+        ask(page, "When is the library closed?")
         page.get_by_role("button", name="Shuffle").click()
         page.locator("#order .measured").first.wait_for()
         save(page, "page-order.png")

@@ -64,12 +64,16 @@ def looking(
         raise InputError(f"groups must number columns from 0 on, (batch, columns); got {_described(groups)}")
     if last is not None and last < 1:
         raise InputError(f"last must be 1 or more queries, or None for all; got {last}")
-    first = min(adapter.layers)
+    first, members = min(adapter.layers), dict[tuple, Tensor]()
 
     def look(layer: int, frame: Frame, value: Tensor, read: Read) -> None:
         if layer == first:
             calls.append([])
-        calls[-1].append(_shares(value, _membership(value, frame.total, groups), read, last))
+            members.clear()
+        alike = value.shape[2], value.dtype, value.device  # most layers are: made once for them
+        if alike not in members:
+            members[alike] = _membership(value, frame.total, groups)
+        calls[-1].append(_shares(value, members[alike], read, last))
 
     adapter.look = look
     try:

@@ -77,8 +77,7 @@ def _add_documents(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/order")
     async def shuffled(asked: OrderRequest) -> Response:
-        ids = {one.key: one.id for one in service.documents.by_id.values()}
-        return answer(order.described(await service.order(asked), ids))
+        return answer(order.described(await service.order(asked)))
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

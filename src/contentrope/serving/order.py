@@ -29,7 +29,7 @@ PORTIONS = 16
 
 
 class Compared(NamedTuple):
-    """``difference``: the largest of the next token's logits."""
+    """``order``: ids of documents; ``difference``: the largest of the next token's logits."""
 
     order: list[str]
     tokens: int
@@ -61,7 +61,8 @@ class Shuffling:
             found.append(step())
             self.documents.meanwhile()
         seconds = round(time.monotonic() - began, 6)
-        return Compared(order, tokens, _difference(*found[:2]), _difference(*found[2:]), seconds)
+        ids = {one.key: one.id for one in self.documents.by_id.values()}
+        return Compared([ids[key] for key in order], tokens, _difference(*found[:2]), _difference(*found[2:]), seconds)
 
     def _tokens(self, keys: Sequence[str]) -> int:
         """Of documents and messages; what cannot be compared is refused."""
@@ -107,11 +108,11 @@ def _difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def described(found: Compared, documents: dict[str, str]) -> dict[str, Any]:
-    """As clients see it; ``documents``: ids by key."""
+def described(found: Compared) -> dict[str, Any]:
+    """As clients see it."""
     return {
         "object": "order",
-        "documents": [documents[key] for key in found.order],
+        "documents": found.order,
         "tokens": found.tokens,
         "difference": found.difference,
         "control": {"difference": found.control, "what": "the same documents, read as one running text"},

@@ -269,6 +269,6 @@ class Item {
   /** What a change computed, and what it did not. */
   tell(work, place = this.told) {
     const made = work.units ? `computed ${count(work.units, "unit")}, ${count(work.tokens, "token")}, in ${seconds(work.seconds)}` : `stored already: nothing to compute, ${seconds(work.seconds)}`;
-    place.textContent = `${made} · ${work.changed} of ${count(work.others, "unit")} stored before recomputed`;
+    place.textContent = `${made} · ${work.changed} of ${work.others.toLocaleString("en")} stored units recomputed`;
   }
 }

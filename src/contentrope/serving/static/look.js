@@ -5,8 +5,15 @@ import { bar, make, one, percent } from "./dom.js";
 const SHOWN = 5;
 const CONTRAST = 4;
 
+const known = new WeakMap();
+
 /** Numbers of a look's detail: layers, heads, units. */
-export function decoded(detail) {
+function decoded(detail) {
+  if (!known.has(detail)) known.set(detail, decode(detail));
+  return known.get(detail);
+}
+
+function decode(detail) {
   const [layers, heads, units] = detail.shape;
   const bytes = Uint8Array.from(atob(detail.data), (letter) => letter.charCodeAt(0));
   const view = new DataView(bytes.buffer);

@@ -9,4 +9,4 @@ export const SAMPLES = [
   ["Clock", "The clock on the town hall runs seven minutes late. Nobody repairs it, because the mayor likes to sleep longer."],
 ];
 
-export const QUESTIONS = ["Who is the keeper of the lighthouse?", "How much does a walnut loaf cost?", "How long does the crossing take?"];
+export const QUESTIONS = ["Who is the keeper of the lighthouse?", "How much does a walnut loaf cost?", "When is the library closed?"];
