@@ -90,6 +90,8 @@ def test_the_shares_are_the_attention_weights_of_the_model(asked: tuple[Served, 
         sums = torch.tensor([*token["units"], token["rest"]], dtype=torch.float64)
         torch.testing.assert_close(sums, shares.mean((0, 1)), rtol=1e-5, atol=1e-12)
         assert float(sums.sum()) == pytest.approx(1.0, abs=1e-5)
+        strongest = torch.tensor(token["strongest"], dtype=torch.float64)
+        torch.testing.assert_close(strongest, shares[..., :-1].amax((0, 1)), rtol=1e-5, atol=1e-12)
         assert token["detail"]["units"] == list(range(len(units)))
         torch.testing.assert_close(detail_of(token).double(), shares[..., :-1], rtol=1e-3, atol=1e-6)
     assert len({tuple(token["units"]) for token in tokens}) == len(tokens)
@@ -195,8 +197,8 @@ def test_of_many_units_those_that_were_read_most_come_in_detail(serve: Any) -> N
         chosen = token["detail"]["units"]
         assert len(token["units"]) == MOST_DETAILED + 5
         assert len(chosen) == MOST_DETAILED
-        least = min(token["units"][n] for n in chosen)
-        assert all(token["units"][n] <= least for n in set(range(len(token["units"]))) - set(chosen))
+        least = min(token["strongest"][n] for n in chosen)
+        assert all(token["strongest"][n] <= least for n in set(range(len(token["units"]))) - set(chosen))
         by_unit = detail_of(token).double().mean((0, 1))
         expected = torch.tensor([token["units"][n] for n in chosen], dtype=torch.float64)
         torch.testing.assert_close(by_unit, expected, rtol=1e-2, atol=1e-6)

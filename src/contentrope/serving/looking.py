@@ -22,7 +22,7 @@ from contentrope.hf.inspection import looking
 from contentrope.store import SetCache
 
 MOST_DETAILED = 32
-"""Units whose shares are sent by layer and head: those with the most."""
+"""Units whose shares are sent by layer and head: those that some head read most."""
 DIGITS = 6
 
 Shares = Float[Tensor, "layers heads groups"]
@@ -38,13 +38,14 @@ class Traced(NamedTuple):
 
     def described(self, units: int) -> dict[str, Any]:
         """As clients see it; ``units``: how many there are."""
-        by_group = self.shares.double().mean((0, 1))
+        by_group, strongest = self.shares.double().mean((0, 1)), self.shares[:, :, :units].amax((0, 1))
         return {
             "start": self.start,
             "text": self.text,
             "units": [_rounded(share) for share in by_group[:units].tolist()],
+            "strongest": [_rounded(share) for share in strongest.tolist()],
             "rest": _rounded(float(by_group[units:].sum())),
-            "detail": _detail(self.shares, by_group[:units]),
+            "detail": _detail(self.shares, strongest),
         }
 
 
@@ -106,9 +107,9 @@ class Traces:
         return Look(self.units, [Traced(begin, self._text[begin:end], found) for begin, end, found in ready])
 
 
-def _detail(shares: Shares, by_unit: Float[Tensor, "units"]) -> dict[str, Any]:
-    """Layer by layer and head by head, for the units that were read most."""
-    most = by_unit.topk(min(MOST_DETAILED, len(by_unit))).indices.sort().values
+def _detail(shares: Shares, strongest: Float[Tensor, "units"]) -> dict[str, Any]:
+    """Layer by layer and head by head, for the units that some head read most."""
+    most = strongest.topk(min(MOST_DETAILED, len(strongest))).indices.sort().values
     found = shares[:, :, most].half().contiguous()
     data = base64.b64encode(found.numpy().astype("<f2").tobytes()).decode()
     return {"units": most.tolist(), "shape": list(found.shape), "dtype": "float16", "data": data}

@@ -15,7 +15,7 @@ let shown = null;
 let unit = null;
 
 const documents = new Documents({ changed: () => offer(), chose: (key) => choose(key) });
-const panel = new Panel((key) => documents.title(key), (key) => choose(key));
+const panel = new Panel((key) => documents.title(key), (key) => choose(key), () => shown && show(shown.turn, shown.place));
 const chat = new Chat({ model: () => model, chosen: () => documents.chosen(), show });
 
 /** What a token of an answer read, or all of it (`place` null); nothing without a turn. */
@@ -32,7 +32,7 @@ function show(turn, place = null) {
   const reading = piece?.reading ?? turn.whole;
   if (!turn.units.includes(unit)) unit = null;
   turn.mark(place);
-  documents.light(lights(turn.units, reading), unit);
+  documents.light(lights(turn.units, reading, panel.by), unit);
   panel.show(piece ? piece.text.trim() || "↵" : null, turn.units, reading, unit);
 }
 

@@ -173,9 +173,9 @@ class Turn {
   /** Light the tokens that read a unit; null: none. */
   shade(key) {
     const number = key === null ? -1 : this.units.indexOf(key);
-    const most = Math.max(...this.pieces.map((piece) => piece.reading.units[number] ?? 0), 1e-9);
+    const most = Math.max(...this.pieces.map((piece) => piece.reading.strongest[number] ?? 0), 1e-9);
     for (const piece of this.pieces) {
-      const share = piece.reading.units[number];
+      const share = piece.reading.strongest[number];
       light(piece.element, share === undefined ? 0 : (share / most) ** 2);
       piece.element.title = share === undefined ? "" : percent(share);
     }

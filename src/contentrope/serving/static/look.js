@@ -3,7 +3,8 @@
 import { bar, make, one, percent } from "./dom.js";
 
 const SHOWN = 5;
-const CONTRAST = 4;
+// Nearly all heads look at every unit a little, so their mean differs less than what it means.
+const CONTRAST = { strongest: 2, units: 4 };
 
 const known = new WeakMap();
 
@@ -31,22 +32,25 @@ function half(bits) {
 /** Tokens of one piece of text, as one reading: their mean. */
 export function joined(tokens) {
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
-  const units = tokens[0].units.map((_, n) => mean(tokens.map((token) => token.units[n])));
-  return { units, rest: mean(tokens.map((token) => token.rest)), tokens };
+  const each = (name) => tokens[0][name].map((_, n) => mean(tokens.map((token) => token[name][n])));
+  return { units: each("units"), strongest: each("strongest"), rest: mean(tokens.map((token) => token.rest)), tokens };
 }
 
-/** By key, how strongly each unit is lit: its share against the largest. Most heads look at every unit a little, so
- * light falls off with a power of it; the numbers are in the panel. */
-export function lights(keys, reading) {
-  const most = Math.max(...reading.units, 1e-9);
-  return new Map(keys.map((key, n) => [key, (reading.units[n] / most) ** CONTRAST]));
+/** By key, how strongly each unit is lit: its share against the largest, which falls off with a power of it. `by`:
+ * "strongest", of the head that read it most, or "units", of all heads. */
+export function lights(keys, reading, by) {
+  const most = Math.max(...reading[by], 1e-9);
+  return new Map(keys.map((key, n) => [key, (reading[by][n] / most) ** CONTRAST[by]]));
 }
 
-/** The panel below an answer. `titles`: of units by key; `choose`: called with the key of a unit. */
+/** The panel below an answer. `titles`: of units by key; `choose`: called with the key of a unit; `again`: to show the
+ * same by other shares. */
 export class Panel {
-  constructor(titles, choose) {
+  constructor(titles, choose, again) {
     this.titles = titles;
     this.choose = choose;
+    this.again = again;
+    this.by = "strongest";
     this.place = one("look");
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw?.());
   }
@@ -56,19 +60,35 @@ export class Panel {
   }
 
   show(what, keys, reading, chosen) {
-    const ranked = keys.map((key, n) => ({ key, n, share: reading.units[n] })).sort((a, b) => b.share - a.share);
+    const ranked = keys.map((key, n) => ({ key, n, share: reading[this.by][n] })).sort((a, b) => b.share - a.share);
     const unit = ranked.find((entry) => entry.key === chosen) ?? ranked[0];
     const shown = ranked.slice(0, SHOWN);
     if (unit && !shown.includes(unit)) shown.splice(-1, 1, unit);
     const rows = shown.map((entry) => this.row(entry, entry === unit));
     const others = ranked.filter((entry) => !shown.includes(entry));
-    if (others.length) rows.push(plain(`${others.length} more`, others.reduce((sum, entry) => sum + entry.share, 0)));
-    rows.push(plain("no document", reading.rest));
+    if (this.by === "units") {
+      if (others.length) rows.push(plain(`${others.length} more`, others.reduce((sum, entry) => sum + entry.share, 0)));
+      rows.push(plain("no document", reading.rest));
+    } else if (others.length) rows.push(make("li", { class: "other" }, `${others.length} more, less`));
     this.place.replaceChildren(
-      make("h3", {}, "What ", what === null ? "the whole answer" : make("q", {}, what), " read"),
+      make("div", { class: "row" },
+        make("h3", {}, "What ", what === null ? "the whole answer" : make("q", {}, what), " read"), this.choice()),
       make("div", { class: "parts" }, make("ul", { class: "shares" }, rows), unit ? this.grid(reading, unit) : null),
     );
     this.place.hidden = false;
+  }
+
+  choice() {
+    const made = make("select", { "aria-label": "Shares of" },
+      make("option", { value: "strongest" }, "by the strongest head"),
+      make("option", { value: "units" }, "by all heads, on average"));
+    made.value = this.by;
+    made.addEventListener("change", () => {
+      this.by = made.value;
+      this.again();
+      this.place.querySelector("select").focus();
+    });
+    return made;
   }
 
   row({ key, share }, isChosen) {
