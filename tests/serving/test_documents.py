@@ -220,3 +220,29 @@ def test_of_two_who_want_what_one_can_have_the_second_is_refused(
     documents.compute = overtaken
     assert served.send("POST", PATH, {"text": DOCUMENTS[0], "id": name})[0] == status
     assert list(documents.by_id) == ["mine"]
+
+
+def test_the_units_of_a_document_are_told_in_the_order_of_its_text(serve: Any) -> None:
+    served = serve()
+    text = "".join(f"line {n} of it.\n" for n in range(9))
+    long, short = served.add(text, "short.")
+    status, found = served.send("GET", f"/v1/documents/{long}/units")
+    units = found["data"]
+    assert status == 200
+    assert len(units) > 1
+    assert "".join(unit["text"] for unit in units) == text
+    described = served.send("GET", f"/v1/documents/{long}")[1]
+    assert [unit["key"] for unit in units] == described["units"]
+    assert sum(unit["tokens"] for unit in units) == described["tokens"] == len(text)
+    (only,) = served.send("GET", f"/v1/documents/{short}/units")[1]["data"]
+    assert (only["text"], only["tokens"]) == ("short.", 6)
+    assert served.send("GET", "/v1/documents/nobody/units")[0] == 404
+
+
+def test_a_change_says_how_many_units_stayed_as_they_were(serve: Any) -> None:
+    served = serve()
+    first, _ = served.add("one text.", "and another.")
+    computed = served.send("PUT", f"/v1/documents/{first}", {"text": "one other."})[1]["computed"]
+    assert (computed["units"], computed["others"], computed["changed"]) == (1, 2, 0)
+    computed = served.send("POST", "/v1/documents", {"text": "and another."})[1]["computed"]
+    assert (computed["units"], computed["others"], computed["changed"]) == (0, 2, 0)

@@ -49,23 +49,31 @@ def attention_weights(
 
 
 @contextmanager
-def looking(model: Any, groups: Int[Tensor, "batch columns"] | None = None) -> Iterator[list[list[Weights]]]:
+def looking(
+    model: Any, groups: Int[Tensor, "batch columns"] | None = None, *, last: int | None = None
+) -> Iterator[list[list[Weights]]]:
     """The weights of every call of the model while it lasts, layer by layer: around ``generate``, of every token.
 
     ``groups`` numbers columns; None: each is one of its own. Columns behind those that are numbered, such as tokens
-    that are written meanwhile, are one more group.
+    that are written meanwhile, are one more group. ``last``: of so many queries at the end of a call; None: of all.
     """
     adapter, calls = adapter_of(model), list[list[Weights]]()
     if adapter.look is not None:
         raise InputError("someone looks into this model already: leave that block first")
     if groups is not None and (groups.ndim != 2 or groups.numel() == 0 or int(groups.min()) < 0):
         raise InputError(f"groups must number columns from 0 on, (batch, columns); got {_described(groups)}")
-    first = min(adapter.layers)
+    if last is not None and last < 1:
+        raise InputError(f"last must be 1 or more queries, or None for all; got {last}")
+    first, members = min(adapter.layers), dict[tuple, Tensor]()
 
     def look(layer: int, frame: Frame, value: Tensor, read: Read) -> None:
         if layer == first:
             calls.append([])
-        calls[-1].append(_shares(value, _membership(value, frame.total, groups), read))
+            members.clear()
+        alike = value.shape[2], value.dtype, value.device  # most layers are: made once for them
+        if alike not in members:
+            members[alike] = _membership(value, frame.total, groups)
+        calls[-1].append(_shares(value, members[alike], read, last))
 
     adapter.look = look
     try:
@@ -92,13 +100,17 @@ def _membership(
 
 
 def _shares(
-    value: Float[Tensor, "batch kv_heads keys head_dim"], member: Float[Tensor, "batch keys groups"], read: Read
+    value: Float[Tensor, "batch kv_heads keys head_dim"],
+    member: Float[Tensor, "batch keys groups"],
+    read: Read,
+    last: int | None,
 ) -> Weights:
     width, count = value.shape[-1], member.shape[-1]
     parts = []
     for some in member.split(width, dim=-1):
         given = F.pad(some, (0, width - some.shape[-1]))[:, None].expand_as(value).contiguous()
-        parts.append(read(given)[0].transpose(1, 2))
+        found = read(given)[0].transpose(1, 2)
+        parts.append(found if last is None else found[:, :, -last:])
     return torch.cat(parts, dim=-1)[..., :count]
 
 

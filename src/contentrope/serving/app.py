@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from contentrope.serving import chat
+from contentrope.serving import chat, order
 from contentrope.serving.engine import READY
 from contentrope.serving.gate import Gate, answer, refusal
+from contentrope.serving.page import add_page
 from contentrope.serving.refusals import Refused, refusal_of
-from contentrope.serving.schemas import ChangedDocument, ChatRequest, NewDocuments
+from contentrope.serving.schemas import ChangedDocument, ChatRequest, NewDocuments, OrderRequest
 from contentrope.serving.service import Service
 from contentrope.store.document_files import NamedDocument
 from contentrope.store.named import Work
-
-PAGE = Path(__file__).parent / "static" / "index.html"
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -31,6 +29,7 @@ def create_app(service: Service) -> ASGIApp:
     _add_chat(app, service)
     _add_documents(app, service)
     _add_state(app, service)
+    add_page(app)
     return Gate(app, service)
 
 
@@ -67,6 +66,10 @@ def _add_documents(app: FastAPI, service: Service) -> None:
     async def document(document: str) -> Response:
         return answer((await service.refreshed()).get(document).described(text=True))
 
+    @app.get("/v1/documents/{document}/units")
+    async def units(document: str) -> Response:
+        return answer({"object": "list", "data": await service.units_of(document)})
+
     @app.put("/v1/documents/{document}")
     async def change(document: str, asked: ChangedDocument) -> Response:
         return answer(_made(*await service.change(document, asked)))
@@ -76,12 +79,12 @@ def _add_documents(app: FastAPI, service: Service) -> None:
         await service.remove(document)
         return answer({"id": document, "object": "document.deleted", "deleted": True})
 
+    @app.post("/v1/order")
+    async def shuffled(asked: OrderRequest) -> Response:
+        return answer(order.described(await service.order(asked)))
+
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    @app.get("/")
-    async def page() -> Response:
-        return FileResponse(PAGE, media_type="text/html")
-
     @app.get("/health")
     async def health() -> Response:
         state = service.engine.state

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from contentrope.errors import quoted
 from contentrope.serving.gate import answer
+from contentrope.serving.looking import Look
 from contentrope.serving.refusals import Refused, unavailable
 from contentrope.serving.requests import Event, Usage
 from contentrope.serving.sampling import Sampling
@@ -38,6 +39,7 @@ async def complete(service: Service, asked: ChatRequest, http: HttpRequest) -> R
         sampling=_sampling(asked),
         new_tokens=new_tokens,
         stop=asked.stop,
+        look=bool(asked.look),
     )
     reply = Reply(service, asked)
     if asked.stream:
@@ -74,16 +76,22 @@ class Reply:
         self.about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
 
     async def whole(self, listening: Listening) -> Response:
-        text, event = "", await self._first(listening)
+        text, looks, event = "", list[Look](), await self._first(listening)
         while True:
             if event.error is not None:
                 raise event.error
             text += event.text
+            if event.look is not None:
+                looks.append(event.look)
             if event.usage is not None:
                 break
             event = await listening.next()
         self.service.metrics.count(event.usage)
-        choice = {"message": {"role": "assistant", "content": text, "refusal": None}, "finish_reason": event.finish}
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice: dict[str, Any] = {"message": message, "finish_reason": event.finish}
+        if looks:
+            whole = Look(looks[0].units, [token for look in looks for token in look.tokens])
+            choice["look"] = whole.described(units=True)
         return answer(
             {
                 **self.about,
@@ -105,13 +113,13 @@ class Reply:
         return EventStream(listening, self._lines(listening, first))
 
     async def _lines(self, listening: Listening, event: Event) -> AsyncIterator[str]:
-        yield self._chunk({"role": "assistant", "content": ""})
+        yield self._chunk({"role": "assistant", "content": ""}, look=_units_of(event.look))
         while True:
             if event.error is not None:
                 yield line_of(event.error.body())
                 break
-            if event.text:
-                yield self._chunk({"content": event.text})
+            if event.text or (event.look is not None and event.look.tokens):
+                yield self._chunk({"content": event.text}, look=_tokens_of(event.look))
             if event.usage is not None:
                 self.service.metrics.count(event.usage)
                 yield self._chunk({}, event.finish)
@@ -127,8 +135,10 @@ class Reply:
             self.service.metrics.first.observe(time.monotonic() - listening.request.since)
         return event
 
-    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> str:
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, look: dict[str, Any] | None = None) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        if look is not None:
+            choice["look"] = look
         usage = {"usage": None} if self._wants_usage else {}
         return line_of({**self._of_chunks, "choices": [choice], **usage})
 
@@ -140,6 +150,14 @@ class Reply:
     def _wants_usage(self) -> bool:
         options = self.asked.stream_options
         return options is not None and bool(options.include_usage)
+
+
+def _units_of(look: Look | None) -> dict[str, Any] | None:
+    return None if look is None else {"units": list(look.units), "tokens": []}
+
+
+def _tokens_of(look: Look | None) -> dict[str, Any] | None:
+    return None if look is None else look.described(units=False)
 
 
 def _shown(usage: Usage) -> dict[str, Any]:

@@ -5,6 +5,8 @@ All computing is done by the engine's thread; others refresh, and read a mapping
 
 from __future__ import annotations
 
+from typing import Any
+
 from contentrope.errors import CheckpointError, InputError
 from contentrope.serving.refusals import Refused, unknown_document
 from contentrope.serving.requests import Selection
@@ -41,6 +43,15 @@ class Documents(NamedDocuments):
             pass
         self.restore(keys)
         return self.store.cache(keys)
+
+    def units_of(self, document: NamedDocument) -> list[dict[str, Any]]:
+        """Keys and texts of its memory units, in the order of its text."""
+        pieces = self.store.read(list(dict.fromkeys(document.units)))
+        ids = [pieces[unit].ids.tolist() for unit in document.units]
+        return [
+            {"key": unit, "text": self.store.tokenizer.decode(tokens), "tokens": len(tokens)}
+            for unit, tokens in zip(document.units, ids, strict=True)
+        ]
 
     def require_room(self, count: int) -> None:
         if len(self.by_id) + count > self.most:

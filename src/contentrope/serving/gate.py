@@ -13,11 +13,12 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from contentrope.serving.page import is_page
 from contentrope.serving.refusals import Refused
 from contentrope.serving.service import Service
 
-OPEN = ("/health", "/")
-"""Paths that need no key: nothing is to be learned there."""
+OPEN = "/health"
+"""Needs no key, like the page: nothing is to be learned there."""
 JSON = "application/json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SLOWEST_BODY = 60.0
@@ -67,7 +68,7 @@ class Gate:
         if settings.hosts is not None and _name_in(headers.get("host", "")) not in settings.hosts:
             # A page of another site, whose name was made to point here, may not ask for its visitor.
             raise Refused(403, "the service is called by a name that is not its own; use 127.0.0.1 or localhost")
-        if settings.key is not None and path not in OPEN:
+        if settings.key is not None and path != OPEN and not is_page(path):
             self._check_key(headers.get("authorization", ""), settings.key)
         if method in ("POST", "PUT") and headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             # A form of another site can send anything but this.

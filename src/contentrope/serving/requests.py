@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from contentrope.serving.looking import Look
 from contentrope.serving.refusals import Refused
 from contentrope.serving.sampling import Sampling
 
@@ -29,6 +30,8 @@ class Event(NamedTuple):
     finish: Literal["stop", "length"] | None = None
     usage: Usage | None = None
     error: Refused | None = None
+    look: Look | None = None
+    """What the tokens of the text read, if that was asked for."""
 
     @property
     def is_last(self) -> bool:
@@ -42,6 +45,8 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     new_tokens: int
     stop: tuple[str, ...] = ()
+    look: bool = False
+    """Whether to say what every token reads."""
     hear: Callable[[Event], None]
     """Called from the engine's thread."""
     since: float = field(default_factory=time.monotonic)

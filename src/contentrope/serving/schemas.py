@@ -93,6 +93,8 @@ class ChatRequest(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stops = ()
     stream: bool | None = None
+    look: bool | None = None
+    """Whether to say which units each token of the answer read."""
     stream_options: StreamOptions | None = None
 
     @model_validator(mode="after")
@@ -109,6 +111,15 @@ class ChatRequest(BaseModel):
         if given.get("response_format") not in (None, {"type": "text"}):
             raise ValueError("response_format: only text is served; leave it out")
         return self
+
+
+class OrderRequest(BaseModel):
+    """The body of ``POST /v1/order``: a question whose documents are shuffled."""
+
+    model_config = STRICT
+    messages: Annotated[list[Message], Field(min_length=1)]
+    documents: Selected = "all"
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
 
 class NewDocuments(BaseModel):

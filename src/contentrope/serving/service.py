@@ -15,9 +15,10 @@ from contentrope.serving.documents import Documents
 from contentrope.serving.engine import READY, Engine, Loaded
 from contentrope.serving.limits import Limits
 from contentrope.serving.metrics import Metrics
+from contentrope.serving.order import Compared, Shuffling
 from contentrope.serving.prompts import Prompts
 from contentrope.serving.refusals import late, unavailable, unreachable
-from contentrope.serving.schemas import ChangedDocument, NewDocuments
+from contentrope.serving.schemas import ChangedDocument, NewDocuments, OrderRequest
 from contentrope.store.document_files import NamedDocument
 from contentrope.store.named import Work
 
@@ -162,6 +163,26 @@ class Service:
             self._gone(documents.remove(document), documents)
 
         await self._done(remove)
+
+    async def units_of(self, document: str) -> list[dict[str, Any]]:
+        """Keys and texts of its memory units, in the order of its text."""
+        documents = await self.refreshed()
+        one = documents.get(document)
+        if len(one.units) == 1:
+            return [{"key": one.units[0], "text": one.text, "tokens": one.tokens}]
+        return await self._done(lambda: documents.units_of(one))
+
+    async def order(self, asked: OrderRequest) -> Compared:
+        documents, engine = await self.refreshed(), self.engine
+        documents.keys_of(asked.documents)
+        assert self.prompts is not None  # it is loaded with the documents
+        prompt = await asyncio.to_thread(self.prompts.ids, asked.messages)
+
+        def compare() -> Compared:
+            keys = documents.keys_of(asked.documents)
+            return Shuffling(engine.speaker, documents, prompt, asked.seed).compare(keys, engine.prefixes)
+
+        return await self._done(compare)
 
     def _gone(self, document: NamedDocument | None, documents: Documents) -> None:
         if document is not None and document.key not in documents.store:

@@ -23,6 +23,8 @@ class Writing:
         # Tokens from ``begin`` to ``read`` are written; a token may look otherwise behind another.
         self._begin = self._read = 0
         self._held = ""
+        self.made = 0
+        """Characters the tokens made so far, what is held and what a stop word cut off among them."""
         self.stopped = False
         """Whether a stop word has ended it."""
 
@@ -46,6 +48,7 @@ class Writing:
         return self._decode(self._ids[self._begin :])[len(known) :]
 
     def _released(self, text: str) -> str:
+        self.made += len(text)
         text = self._held + text
         places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
         if places:

@@ -70,6 +70,11 @@ class SetCache(DynamicCache):
         return 0 if columns is None or columns.floor is None else columns.floor.count
 
     @property
+    def spans(self) -> Spans:
+        """With one set, the columns of every unit, in their order."""
+        return dict(self._spans)
+
+    @property
     def has_sliding(self) -> bool:
         """Whether layers have a sliding window of attention."""
         return any(isinstance(layer, DynamicSlidingWindowLayer) for layer in self.layers)

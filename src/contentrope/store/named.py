@@ -25,6 +25,10 @@ class Work(NamedTuple):
     units: int
     tokens: int
     seconds: float
+    others: int
+    """Units that were stored before."""
+    changed: int
+    """How many of those have another checksum than before."""
 
 
 class NamedDocuments:
@@ -68,7 +72,7 @@ class NamedDocuments:
                 progress(tokens, total)
             self.meanwhile()
 
-        began = time.monotonic()
+        before, began = self._checksums(), time.monotonic()
         for left in reversed(range(ATTEMPTS)):
             keys = self.store.add(texts, progress=note)
             try:
@@ -89,7 +93,13 @@ class NamedDocuments:
             for text, key in zip(texts, keys, strict=True)
         ]
         seconds = round(time.monotonic() - began, 6)
-        return made, Work(len(computed), computed[-1] if computed else 0, seconds)
+        after = self._checksums()
+        changed = sum(after.get(unit, checksum) != checksum for unit, checksum in before.items())
+        return made, Work(len(computed), computed[-1] if computed else 0, seconds, len(before), changed)
+
+    def _checksums(self) -> dict[str, str]:
+        """Of all stored units."""
+        return {key: unit.digest for key, (_, unit) in self.store.catalog.contents.units.items()}
 
     def keep(self, documents: Sequence[NamedDocument]) -> None:
         """In the place of those with the same ids; all of them, or none if there is no room. Units that no document
