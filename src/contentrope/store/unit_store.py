@@ -19,7 +19,8 @@ from contentrope.store.catalog import GROUP_BYTES, Catalog
 from contentrope.store.fingerprint import Watch, differences_of, digest_of, document_key, fingerprint_of, unit_key
 from contentrope.store.groups import Piece
 from contentrope.store.places import Place, place_of
-from contentrope.store.units import CUTS, Ids, Layout, compute, cut
+from contentrope.store.units import Layout, compute
+from contentrope.units.cutting import CUTS, Ids, cut
 
 SETTINGS = "store.json"
 Progress = Callable[[int, int], object]
@@ -45,7 +46,7 @@ class UnitStore:
 
     ``address``: a folder, or any fsspec address ("s3://bucket/store"). ``model``: one that ``contentrope.hf.attach``
     was called on. ``tokenizer``: None if documents and questions come as token ids. ``cut``: how documents become
-    units; see :func:`contentrope.store.units.cut`.
+    units; see :func:`contentrope.units.cutting.cut`.
 
     >>> import tempfile, torch, transformers
     >>> import contentrope.hf as chf
