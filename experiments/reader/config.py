@@ -136,8 +136,8 @@ QUICK = ReaderConfig(
     seeds=1,
     length=640,
     characters=1_000_000,
-    asking=Asking(passages=(1, 5, 20), depths=(0.0, 1.0), examples=4, new_tokens=10, order_passages=(5,), orders=2),
-    training=TrainConfig(steps=6, batch_size=1, learning_rate=5e-5, weight_decay=0.01, warmup=1, precision="bf16"),
+    asking=Asking(passages=(1, 5, 20), depths=(0.0, 1.0), examples=3, new_tokens=8, order_passages=(5,), orders=2),
+    training=TrainConfig(steps=5, batch_size=1, learning_rate=5e-5, weight_decay=0.01, warmup=1, precision="bf16"),
 )
 """Minutes of two CPU cores. It shows what is done; so few rows teach little, and so few questions say little."""
 

@@ -296,7 +296,8 @@ def test_what_is_asked_of_passages_stands_in_one_of_them(template: str | None) -
             behind = TOKENIZER.decode(row.ids)
             whole = TOKENIZER.decode(TEXT)
             assert sum(passage + behind in whole for passage in passages) >= 1, "one of them goes on"
-            assert not any(behind[:40] in passage for passage in passages), "none shows what comes"
+            shown = [behind[place : place + 30] for place in range(0, len(behind) - 30, 5)]
+            assert not any(words in passage for words in shown for passage in passages), "none shows what comes"
     assert asked > 5
     assert went_on > 5
 
