@@ -17,7 +17,7 @@ from contentrope.corpora import natural_questions as nq
 from contentrope.corpora.long_context import Question, long_context
 from contentrope.errors import InputError
 from contentrope.hf.chat import prompt_ids
-from contentrope.hf.documents import ReadingRows, Rows, Unmarked, document_of, segmenter_of
+from contentrope.hf.documents import Evened, ReadingRows, Rows, Unmarked, document_of, segmenter_of
 from contentrope.hf.finetune import CausalLM, units_named
 from contentrope.hf.passages import PassageRows
 from contentrope.hf.plain import config_of, load_model
@@ -81,7 +81,7 @@ class Material:
         asked: Batches = ReadingRows(self.readings.training, self.readings.pool, rows)
         if not self.config.text_share:
             return asked
-        return Mixed(asked, PassageRows(self.books, self.tokenizer, rows), self.config.text_share)
+        return Evened(Mixed(asked, PassageRows(self.books, self.tokenizer, rows), self.config.text_share))
 
     def asked(self, count: int) -> list[Asked]:
         """The first questions that are scored, each with other such passages."""

@@ -21,7 +21,7 @@ if not importlib.util.find_spec("transformers"):
     pytest.skip("needs transformers", allow_module_level=True)
 
 import contentrope.hf as chf
-from contentrope.hf import readings
+from contentrope.hf import data, readings
 from contentrope.hf.chat import prompt_ids
 from contentrope.hf.loading import load_any
 from contentrope.store import UnitStore
@@ -116,7 +116,8 @@ def test_its_result_is_a_file_of_options(tuned: Path, tmp_path: Path, capsys: py
     assert "which are read with --reader" in capsys.readouterr().err
 
 
-def test_texts_and_questions_go_together(questions: Path, tmp_path: Path) -> None:
+def test_texts_and_questions_go_together(questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "HELD_OUT_ROWS", 4)
     tokenizer = with_template(PLAIN)
     save_plain(fresh_original(TINY, 0, len(tokenizer)).model, tokenizer, tmp_path / "model")
     text = tmp_path / "text.txt"

@@ -16,6 +16,7 @@ from contentrope.errors import InputError
 from contentrope.hf.chat import encoded, prompt_ids
 from contentrope.hf.documents import (
     Document,
+    Evened,
     Marked,
     Reading,
     ReadingRows,
@@ -42,6 +43,9 @@ READER = torch.tensor([40, 41, TERMINATOR, 42, 43, 44, TERMINATOR, 45, 46])
 SHORT: Document = ((7, 8, TERMINATOR, 9),)
 LONG: Document = ((11, 12, 13, TERMINATOR), (20, 21, 22, TERMINATOR))
 OTHERS: list[Document] = [((n, n + 1, TERMINATOR),) for n in range(22, 34)]
+
+TEXT = torch.tensor(TOKENIZER(prose(3, paragraphs=200))["input_ids"])
+SENTENCES = Rows(Segmenter(TextRule("line", vocabulary_of(TOKENIZER)), max_length=60), 700)
 
 
 def reading(*documents: Document, ids: Tensor = READER) -> Reading:
@@ -173,6 +177,21 @@ def test_running_text_with_marks_is_read_as_without() -> None:
     torch.testing.assert_close(logits(model, marked), logits(model, plain), atol=1e-12, rtol=1e-12)
 
 
+def test_rows_count_alike_and_tokens_within_a_row_as_before() -> None:
+    rows = PassageRows(TEXT, TOKENIZER, SENTENCES)
+    asked = ReadingRows([reading(SHORT), reading(LONG)], OTHERS, Rows(LINES, SENTENCES.length))
+    mixed = Mixed(rows, asked, 0.5)
+    evened, plain = Evened(mixed).at(3, 4, 0), mixed.at(3, 4, 0)
+    assert evened.weights is not None
+    assert plain.weights is not None
+    counts = evened.targets != IGNORED
+    torch.testing.assert_close((evened.weights * counts).sum(1), torch.ones(4))
+    for row in range(4):
+        ratio = evened.weights[row][counts[row]] / plain.weights[row][counts[row]]
+        torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+    assert len({int(row.sum()) for row in counts}) > 1, "they have more and fewer targets"
+
+
 @pytest.mark.parametrize("lora", [0, 2])
 def test_documents_get_gradients_through_their_readers_alone(lora: int) -> None:
     model = CausalLM(with_lora(attached(4), lora) if lora else attached(4)).train()
@@ -256,9 +275,6 @@ def test_a_file_without_documents_or_a_template_is_refused(tmp_path: Path) -> No
 
 
 # --- texts alone ---------------------------------------------------------------------------------------------------
-
-TEXT = torch.tensor(TOKENIZER(prose(3, paragraphs=200))["input_ids"])
-SENTENCES = Rows(Segmenter(TextRule("line", vocabulary_of(TOKENIZER)), max_length=60), 700)
 
 
 def rows_of_text(template: str | None = None) -> list[Reading]:

@@ -31,7 +31,7 @@ def with_config(words: Sequence[str], command: type) -> list[str]:
         if name not in known or name == "config":
             raise InputError(f"{path} has the key {quoted(key)}, which is no option; there are {', '.join(known)}")
         if isinstance(value, bool) and name in flags:
-            added += [f"--{name.replace('_', '-')}"] if value and f"no_{name}" not in typed else []
+            added += [f"--{name.replace('_', '-')}"] if value else []  # a typed --no- comes behind it, and counts
         elif value is not None and name not in typed:
             added += [f"--{name.replace('_', '-')}", *_words_of(value, f"{path}: {name}", known)]
     return [*words[:1], *added, *words[1:]]

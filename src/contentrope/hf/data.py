@@ -15,7 +15,7 @@ from contentrope.corpora import read_text
 from contentrope.errors import InputError
 from contentrope.hf.characters import Encoded, encode
 from contentrope.hf.chat import ChatRows, Conversations, read_conversations
-from contentrope.hf.documents import Marked, ReadingRows, Rows, among_others, pool_of
+from contentrope.hf.documents import Evened, Marked, ReadingRows, Rows, among_others, pool_of
 from contentrope.hf.passages import PassageRows
 from contentrope.hf.readings import NAMED, Readings, read_readings
 from contentrope.training import Batch, Batches, Mixed, RetrievalRows, Windows
@@ -86,9 +86,11 @@ class Data:
             batches = Mixed(Marked(plain, rows.segmenter), passages, READING_SHARE)
         if found is None:
             assert batches is not None, "there are texts, conversations, or both"
-            return batches
+            return Evened(batches)
         asked = ReadingRows(found.training, found.pool, rows, self.reader.distractors)
-        return asked if batches is None else Mixed(batches, asked, found.tokens / (found.tokens + len(text)))
+        if batches is None:
+            return asked
+        return Evened(Mixed(batches, asked, found.tokens / (found.tokens + len(text))))
 
     def held_out_readings(self, tokenizer: Any, length: int) -> Iterator[Batch]:
         """What is measured of a reader, the same rows at every call: held-out questions, each among other documents,

@@ -119,6 +119,22 @@ class Unmarked:
         return replace(batch, inputs={"ids": batch.inputs["ids"]})
 
 
+class Evened:
+    """Batches in which every row counts alike: beside thousands of tokens of text, an answer of a few would be lost."""
+
+    weighted = True
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+
+    def at(self, step: int, rows: int, seed: int) -> Batch:
+        batch = self.batches.at(step, rows, seed)
+        weights = (batch.targets != IGNORED).float()
+        if batch.weights is not None:
+            weights = weights * batch.weights
+        return replace(batch, weights=weights / weights.sum(1, keepdim=True))
+
+
 class ReadingRows:
     """Random readings, each among documents of others, in random order: as many as fit, or fewer.
 

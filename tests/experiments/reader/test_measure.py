@@ -19,7 +19,7 @@ from experiments import runner
 from experiments.models import folder_of
 from experiments.reader import models
 from experiments.reader.config import MEASURES, PRESETS, ReaderConfig, reads_units
-from experiments.reader.measuring import Answerer
+from experiments.reader.measuring import Answerer, as_measured
 from experiments.reader.models import Material, refuse_if_shared
 from experiments.reader.run import Reader
 from experiments.report import write_report
@@ -188,6 +188,20 @@ def test_random_addresses_belong_to_a_unit_and_are_drawn_anew_in_training(folder
     assert torch.equal(first, drawn())
     adapter.train()
     assert not torch.equal(drawn(), drawn())
+
+
+@torch.no_grad()
+def test_a_gpu_reads_in_the_precision_of_its_training(folder: Path, tmp_path: Path) -> None:
+    found, material = answerer(UNITS, folder, tmp_path / "store")
+    ids = torch.tensor([TOKENIZER(nq.document(material.scored[0]))["input_ids"]])
+    before = found.model.float()(ids).logits
+    buffers = {name: value.clone() for name, value in found.model.named_buffers()}
+    assert as_measured(found.model, "bf16", "cpu").dtype == torch.float32
+    model = as_measured(found.model, "bf16", "cuda:0")
+    assert model.dtype == torch.bfloat16
+    assert all(weight.dtype == torch.float32 for weight in model.contentrope.parameters())
+    assert all(torch.equal(value, buffers[name]) for name, value in model.named_buffers())
+    torch.testing.assert_close(model(ids).logits.float(), before, atol=0.1, rtol=0.1)
 
 
 # --- pieces --------------------------------------------------------------------------------------------------------
