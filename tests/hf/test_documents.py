@@ -242,6 +242,14 @@ def test_lines_become_readings_and_documents_of_held_out_ones_are_not_trained_on
     assert len(read(write(tmp_path / "two.jsonl", line("ab\ncd\nefefefef\n"), line("f"))).training[0].documents[0]) > 1
 
 
+def test_where_all_ask_about_the_same_documents_none_is_left_out(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "one.jsonl", *[line("abc\n", "d\n") for _ in range(5)], line("e")))
+    assert (found.description["left_out"], found.description["documents_in_both"]) == (0, 0)
+    found = read(write(tmp_path / "two.jsonl", line("e"), *[line("abc\n", "d\n") for _ in range(5)]))
+    assert (found.description["left_out"], found.description["documents_in_both"]) == (0, 2)
+    assert len(found.training) == 5
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "no list": ({**line(), "documents": "abc"}, "no list of texts"),
     "numbers": ({**line(), "documents": [1]}, "no list of texts"),
@@ -270,8 +278,6 @@ def test_a_file_without_documents_or_a_template_is_refused(tmp_path: Path) -> No
         read(write(tmp_path / "b.jsonl", line("a"), line("b")), template=None)
     with pytest.raises(InputError, match="at least 2"):
         read(write(tmp_path / "c.jsonl", line("a")))
-    with pytest.raises(InputError, match="put lines with other documents last"):
-        read(write(tmp_path / "d.jsonl", line("a"), line("a")))
 
 
 # --- texts alone ---------------------------------------------------------------------------------------------------
