@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-import tempfile
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +17,13 @@ from contentrope.results import environment, finite_or_none
 from contentrope.training import StepReport
 from experiments.conversions import Addresses, is_trained, parse_conversion
 from experiments.experiment import Experiment, Finished, Measured, Tell, Trained
+from experiments.models import folder_of
 from experiments.pieces import Piece, left, placed, so_far
 from experiments.reader.config import MEASURES, ReaderConfig, reads_units
 from experiments.runner import RESULTS
+
+STORE = ".store"
+"""In the folder of a run, while it is measured."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,8 @@ class Reader(Experiment):
             run = so_far(out / RESULTS, variant, seed)
             model, facts = self._trained(variant, seed, out, device, tell)
             tell(Measured(variant, seed, facts | {"environment": _environment(device)}, "trained"))
-            with tempfile.TemporaryDirectory(dir=out, prefix=".store-") as folder:
-                run = self._ask(model, variant, seed, run, Path(folder), device, tell)
-                gc.collect()  # a store that is dropped notes what was used, so that comes before its folder goes
+            with _empty(folder_of(out, variant, seed) / STORE) as folder:
+                run = self._ask(model, variant, seed, run, folder, device, tell)
             tell(Finished(variant, seed, {}, "measured", not left(self.config.pieces(MEASURES), run)))
 
     def _ask(
@@ -114,6 +118,18 @@ class Reader(Experiment):
         if kind == "orders":
             return answerer.orders(self.material.asked(asking.orders), count)
         return answerer.answers(self.material.asked(asking.examples), count, float(piece[2]))
+
+
+@contextmanager
+def _empty(folder: Path) -> Iterator[Path]:
+    """A folder for the time of the block. One that a killed process has left is removed first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        gc.collect()  # a store that is dropped notes what was used, so that comes before its folder goes
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _in_short(value: Mapping[str, Any]) -> str:

@@ -220,7 +220,7 @@ def test_everything_is_measured_and_shown(folder: Path, tmp_path: Path) -> None:
     assert of(results)["trained_tokens"] == 4 * 2 * 320
     assert "final_loss" not in of(results, "untouched")
     assert not list(tmp_path.rglob("checkpoint")), "nothing is left to measure"
-    assert not list(tmp_path.glob(".store-*"))
+    assert not list(tmp_path.rglob(".store"))
     page = write_report(tmp_path, tmp_path / "report")[0].read_text()
     assert all(words in page for words in ("Answers by number", "3 passages", "Order of passages"))
 
@@ -246,8 +246,12 @@ def test_what_was_measured_is_kept_when_the_rest_fails(
     assert (folder_of(tmp_path / "cut", UNITS, 0) / "checkpoint").exists()
     asked: list[Any] = []
     monkeypatch.setattr(Reader, "measured", lambda self, a, piece: asked.append(piece) or honest(self, a, piece))
+    left_behind = folder_of(tmp_path / "cut", UNITS, 0) / ".store" / "store.json"
+    left_behind.parent.mkdir(exist_ok=True)
+    left_behind.write_text("of a process that was killed")
     again = Recorder()
     results = run(config, tmp_path / "cut", again)
+    assert not left_behind.exists()
     assert asked == [("answers", "3", "1"), ("orders", "3")], "what is there is not measured again"
     assert again.of("trained") == [], "nor trained"
     assert without_times(of(results)["answers"]) == without_times(expected["answers"])
