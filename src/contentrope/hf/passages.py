@@ -64,10 +64,10 @@ class PassageRows:
         return self.rows.batch(made, weighted=True)
 
     def _row(self, rng: Generator) -> Reading:
-        while True:  # facts that do not fit are drawn again; most do
-            found = self._asking(rng) if rng.random() < ASKED else self._going_on(rng)
-            if found is not None:
-                return found
+        draw = self._asking if rng.random() < ASKED else self._going_on
+        while (found := draw(rng)) is None:  # what does not fit is drawn again
+            pass
+        return found
 
     def _going_on(self, rng: Generator) -> Reading | None:
         """One of the passages goes on behind all of them."""
