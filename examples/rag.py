@@ -16,7 +16,8 @@ DOCUMENTS = ["the cat sat on the mat.\n", "a dog ran in the fog.\n", "rain fell 
 
 
 def main() -> None:
-    torch.manual_seed(0)  # a small untrained model stands in for a converted one, chf.from_pretrained("converted")
+    # A small untrained model stands in for one of `contentrope finetune --reader`: chf.from_pretrained("runs/reader")
+    torch.manual_seed(0)
     tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ?.\n")
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, eos_token_id=None)).eval()

@@ -41,9 +41,11 @@ TITLES = {
     "retrofit": "Give a finished model content addresses with a tenth of its training, then read longer windows.",
     "timing": "Time whole training steps: how much longer do they take with addresses than with plain RoPE?",
     "open_model": "Convert SmolLM2-135M in several ways with the same short training, then read far beyond its limit.",
+    "reader": "Train SmolLM2-135M to answer from documents that are memory units: is it as good as reading one text?",
 }
 MORE = {
     "open_model": "First python -m experiments.open_model.weights. --variants, --seeds, --measures ask for a part.",
+    "reader": "First python -m experiments.open_model.weights. --variants, --seeds, --measures ask for a part.",
     "retrofit": "A checkpoint of your own: --model DIR --text my-texts/ --length 1024 --steps 200",
     "timing": "Use the device for nothing else meanwhile.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from contentrope.files import write_folder
 from contentrope.hf.addresses import NAME
 from contentrope.hf.finetune import CausalLM, with_lora
 from contentrope.hf.plain import quiet
+from contentrope.training import Batches, MetricsLog, StepReport, TrainConfig, stepper_for, train
 from contentrope.units import Segmenter
 from experiments.conversions import Addresses, Rescaling, parse_conversion
+from experiments.models import training_facts
 from experiments.random_addresses import draw_at_random
 
 LONG = 0.99
 """Share of units that are no longer than what counts as a long one."""
+SAVE_EVERY = 100
+"""Steps; a run may be cut off after minutes."""
 SAMPLE = 2**18
 """Tokens in which to look for it."""
 
@@ -71,6 +76,38 @@ def long_unit(segmenter: Segmenter, text: Int[Tensor, "tokens"]) -> int:
     units, _ = segmenter.advance(segmenter.initial(1), text[None, :SAMPLE].cpu())
     lengths = units.local[units.closes] + 1
     return int(lengths.float().quantile(LONG)) if len(lengths) else segmenter.max_length
+
+
+def trained_conversion(
+    fresh: CausalLM,
+    training: TrainConfig,
+    rows: Batches,
+    length: int,
+    folder: Path,
+    settings: Mapping[str, Any],
+    hear: Callable[[StepReport], None],
+) -> tuple[Any, dict[str, Any]]:
+    """The Hugging Face model after its training on rows of this length, and what that took. One that was trained before
+    comes from the checkpoint in its folder."""
+    stepper = stepper_for(fresh, training)
+    last = train(
+        stepper,
+        rows,
+        checkpoint=folder / "checkpoint",
+        on_step=hear,
+        save_every=SAVE_EVERY,
+        settings=settings,
+        metrics=MetricsLog(folder),
+    )
+    facts = training_facts(last, stepper)
+    facts["trained_parameters"] = sum(p.numel() for p in fresh.parameters() if p.requires_grad)
+    facts["trained_tokens"] = training.steps * training.batch_size * length
+    return merged(fresh.model), facts
+
+
+def merged(model: Any) -> Any:
+    """Without LoRA's second product, which would be computed at every token read."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
 def save_plain(model: Any, tokenizer: Any, folder: Path) -> None:

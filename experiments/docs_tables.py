@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from experiments.facts import CONDITIONS
 from experiments.facts.plot import HIT, PAPER, order_table, row_table, scaling_table, scores
 from experiments.growth.plot import length_table, lengths
 from experiments.open_model import plot as open_model
+from experiments.reader import plot as reader
 from experiments.report import markdown, write_figure
 from experiments.results import ResultError, Results, numbers, read, variants
 from experiments.retrofit.plot import perplexity_table
@@ -80,6 +82,16 @@ def _shorter(table: Table) -> Table:
 
 def timing(results: Results) -> list[Table]:
     return [overhead_table(results, name) for name in accelerations(results)]
+
+
+def reader_numbers(results: Results) -> list[Table]:
+    found = {what: reader.number_table(results, what) for what in ("f1", "seconds")}
+    return [replace(table, title=reader.HEADS[what]) for what, table in found.items() if table is not None]
+
+
+def reader_orders(results: Results) -> list[Table]:
+    table = reader.order_table(results)
+    return [] if table is None else [table]
 
 
 EXPONENTS = ("0", "0.5", "1")
@@ -178,6 +190,8 @@ SECTIONS: dict[str, tuple[str | tuple[str, ...], Callable[[Any], list[Table]]]] 
     "store-precision-costs": ("benchmark-store-precision-cpu.json", store_precision_costs),
     "open-model-quick": ("open-model-quick.json", lambda results: [open_model.perplexity_table(results)]),
     "open-model-quick-tasks": ("open-model-quick.json", open_model.task_tables),
+    "reader-quick": ("reader-quick.json", reader_numbers),
+    "reader-quick-orders": ("reader-quick.json", reader_orders),
 }
 """By the name between ``<!-- name -->`` and ``<!-- /name -->``: a result file, several, or a folder; and its tables."""
 
@@ -199,6 +213,7 @@ FIGURES = {
     "retrofit-quick": Figure("retrofit-quick", "curve"),
     "retrofit-paper": Figure("retrofit-paper", "curve"),
     "open-model-quick": Figure("open-model-quick", "curve"),
+    "reader-quick": Figure("reader-quick", "numbers"),
 }
 """What lies in results/ as SVG, by its name."""
 

@@ -27,6 +27,7 @@ from experiments.drawing import Plot
 from experiments.facts import plot as facts
 from experiments.growth import plot as growth
 from experiments.open_model import plot as open_model
+from experiments.reader import plot as reader
 from experiments.results import ResultError, Results, all_runs, is_gone, missing, read, seeds
 from experiments.retrofit import plot as retrofit
 from experiments.tables import Cell, Table
@@ -38,6 +39,7 @@ MODULES: dict[str, ModuleType] = {
     "retrofit": retrofit,
     "timing": timing,
     "open_model": open_model,
+    "reader": reader,
 }
 """Each has a title, tables and figures of a result; no other module knows all experiments."""
 KEY = (

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.tables import Measured, Table, by_column, measured, number
 
 Results = Mapping[str, Any]
-EXPERIMENTS = ("growth", "facts", "retrofit", "timing", "open_model")
+EXPERIMENTS = ("growth", "facts", "retrofit", "timing", "open_model", "reader")
 OLD_NAMES = {"shakespeare": "growth", "context-growth": "growth"}
 """Of experiments, in files of before."""
 COMMA_BETWEEN_OPTIONS = re.compile(r",(?![^\[]*\])")

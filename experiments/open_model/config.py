@@ -11,10 +11,9 @@ from contentrope.evaluation.tasks import GROUPS
 from contentrope.training import TrainConfig
 from experiments.conversions import UNTOUCHED, parse_conversion
 from experiments.experiment import require_integers, require_lists
+from experiments.pieces import Piece
 
 MEASURES = ("perplexity", "short", "by_position", "distant", "tasks")
-Piece = tuple[str, ...]
-"""What is measured at once and kept, by its place in a run: ("perplexity", "2048"), ("tasks", "vt", "8192")."""
 LISTS = re.compile(r"kv_(\d+)")
 """Tasks that have as many key-value pairs as their name says, whatever the length."""
 PAIR_TOKENS, LONGEST_LIST = 90, 131072

@@ -5,9 +5,6 @@ Shapes: rows are windows.
 
 from __future__ import annotations
 
-import re
-import string
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import fmean
@@ -21,6 +18,7 @@ from contentrope.corpora.long_context import long_context
 from contentrope.errors import InputError
 from contentrope.evaluation.answers import accuracy, answers
 from contentrope.evaluation.distant import doubling_edges, perplexity_with_changed_past
+from contentrope.evaluation.overlap import overlap
 from contentrope.evaluation.perplexity import perplexity_of, token_losses
 from contentrope.evaluation.tasks import examples, score
 from contentrope.hf.losses import Predictor
@@ -95,30 +93,6 @@ def ends_of_paragraphs(tokenizer: Any) -> list[int]:
 # --- tasks ---------------------------------------------------------------------------------------------------------
 
 
-def normalised(text: str) -> list[str]:
-    """Words as the scores of SQuAD compare them.
-
-    >>> normalised("The  Norman Conquest, of 1066.")
-    ['norman', 'conquest', 'of', '1066']
-    """
-    plain = "".join(sign for sign in text.lower() if sign not in string.punctuation)
-    return re.sub(r"\b(a|an|the)\b", " ", plain).split()
-
-
-def exact_and_f1(answer: str, references: tuple[str, ...]) -> tuple[float, float]:
-    """Whether an answer is one of the references, and its best overlap with them.
-
-    >>> exact_and_f1("the Norman conquest of 1066", ("Norman Conquest", "1066"))
-    (0.0, 0.6666666666666666)
-    """
-    said, best, exact = normalised(answer), 0.0, False
-    for reference in map(normalised, references):
-        exact |= said == reference
-        common = sum((Counter(said) & Counter(reference)).values())
-        best = max(best, 2 * common / (len(said) + len(reference)) if common else 0.0)
-    return float(exact), best
-
-
 def found_in(model: Any, tokenizer: Any, task: str, size: int, count: int) -> float:
     """Share of what the first examples of a task, of ``size`` tokens or pairs, ask for that the model finds."""
     length = LONGEST_LIST if LISTS.fullmatch(task) else size
@@ -130,7 +104,7 @@ def single_passages(model: Any, tokenizer: Any, count: int) -> dict[str, float]:
     """Questions of SQuAD on one passage: how many answers hold a reference, are one, and overlap with one."""
     asked = examples("squad", tokenizer, SHORT, count, data=long_context())
     said = answers(model, tokenizer, asked)
-    both = [exact_and_f1(answer.strip().split("\n")[0], one.answers) for one, answer in zip(asked, said, strict=True)]
+    both = [overlap(answer.strip().split("\n")[0], one.answers) for one, answer in zip(asked, said, strict=True)]
     exact, f1 = (fmean(values) for values in zip(*both, strict=True))
     contained = fmean(score("squad", one, answer) for one, answer in zip(asked, said, strict=True))
     return {"contained": contained, "exact": exact, "f1": f1}

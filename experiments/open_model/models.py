@@ -14,16 +14,13 @@ from torch import Tensor
 from contentrope.corpora.long_context import long_context
 from contentrope.hf.finetune import CausalLM, units_named
 from contentrope.hf.plain import config_of, load_model
-from contentrope.training import Batches, MetricsLog, Mixed, RetrievalRows, StepReport, Windows, stepper_for, train
+from contentrope.training import Batches, Mixed, RetrievalRows, StepReport, Windows
 from contentrope.training.seeds import seeded
 from experiments.conversions import Addresses, is_trained, parse_conversion
-from experiments.converted import rescaled, with_addresses
-from experiments.models import folder_of, size_of, training_facts
+from experiments.converted import merged, rescaled, trained_conversion, with_addresses
+from experiments.models import folder_of, size_of
 from experiments.open_model.config import OpenModelConfig
 from experiments.open_model.weights import weights_folder
-
-SAVE_EVERY = 100
-"""Steps; a run may be cut off after minutes."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,9 @@ class Books:
         return torch.cat(list(self.held_out.values()))
 
 
-def model_place(config: OpenModelConfig) -> str:
-    return str(weights_folder()) if config.model is None else config.model
+def model_place(model: str | None) -> str:
+    """Folder or name of the model that is meant; None: SmolLM2."""
+    return str(weights_folder()) if model is None else model
 
 
 def read_books(config: OpenModelConfig, tokenizer: Any) -> Books:
@@ -60,7 +58,7 @@ def converted(
     config: OpenModelConfig, variant: str, tokenizer: Any, text: Int[Tensor, "tokens"], device: str
 ) -> CausalLM:
     """The model as ``variant`` begins its training."""
-    options, place = parse_conversion(variant), model_place(config)
+    options, place = parse_conversion(variant), model_place(config.model)
     settings = config_of(place)
     model = load_model(place, rope=rescaled(variant, settings, settings.max_position_embeddings), device=device)
     if not isinstance(options, Addresses):
@@ -92,25 +90,11 @@ def trained(
         fresh = converted(config, variant, tokenizer, books.training, device)
     facts: dict[str, Any] = {"parameters": size_of(fresh)}
     if not is_trained(variant):
-        return _merged(fresh.model), facts
-    folder = folder_of(out, variant, seed)
-    stepper = stepper_for(fresh, replace(config.training, seed=seed))
+        return merged(fresh.model), facts
     settings = {"length": config.length, "retrieval": config.retrieval, "units": config.units, "variant": variant}
-    last = train(
-        stepper,
-        batches(config, tokenizer, books, device),
-        checkpoint=folder / "checkpoint",
-        on_step=hear,
-        save_every=SAVE_EVERY,
-        settings={**settings, "characters": config.characters, "longest_unit": config.longest_unit},
-        metrics=MetricsLog(folder),
+    settings |= {"characters": config.characters, "longest_unit": config.longest_unit}
+    rows, training = batches(config, tokenizer, books, device), replace(config.training, seed=seed)
+    model, more = trained_conversion(
+        fresh, training, rows, config.length, folder_of(out, variant, seed), settings, hear
     )
-    facts |= training_facts(last, stepper)
-    facts["trained_parameters"] = sum(p.numel() for p in fresh.parameters() if p.requires_grad)
-    facts["trained_tokens"] = config.training.steps * config.training.batch_size * config.length
-    return _merged(fresh.model), facts
-
-
-def _merged(model: Any) -> Any:
-    """Without LoRA's second product, which would be computed at every token read."""
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    return model, facts | more

@@ -17,8 +17,8 @@ from contentrope.training import StepReport
 from contentrope.training.config import computing_in
 from experiments.conversions import Addresses, is_trained, parse_conversion
 from experiments.experiment import Experiment, Finished, Measured, Tell, Trained
-from experiments.open_model.config import MEASURES, OpenModelConfig, Piece
-from experiments.results import read
+from experiments.open_model.config import MEASURES, OpenModelConfig
+from experiments.pieces import Piece, in_short, left, placed, so_far
 from experiments.runner import RESULTS
 
 
@@ -39,14 +39,14 @@ class OpenModel(Experiment):
         return range(self.seeds if variant in self.config.main and is_trained(variant) else 1)
 
     def lacks_something(self, variant: str, run: Mapping[str, Any]) -> bool:
-        return bool(_left(self.config.pieces(variant), run))
+        return bool(left(self.config.pieces(variant), run))
 
     @cached_property
     def tokenizer(self) -> Any:
         from contentrope.hf.plain import load_tokenizer
         from experiments.open_model.models import model_place
 
-        return load_tokenizer(model_place(self.config))
+        return load_tokenizer(model_place(self.config.model))
 
     @cached_property
     def books(self) -> Any:
@@ -84,15 +84,15 @@ class OpenModel(Experiment):
 
     def measure(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
         for seed in seeds:
-            run = _so_far(out / RESULTS, variant, seed)
+            run = so_far(out / RESULTS, variant, seed)
             model, facts = self._trained(variant, seed, out, device, tell)
             tell(Measured(variant, seed, facts | {"environment": _environment(device)}, "trained"))
-            for piece in _left(self.config.pieces(variant), run):
+            for piece in left(self.config.pieces(variant), run):
                 with computing_in(self.config.training.precision, torch.device(device)):
                     value = finite_or_none(self.measured(model, piece))
-                run = _placed(run, piece, value)
-                tell(Measured(variant, seed, _placed({}, piece, value), f"{' '.join(piece)}: {_in_short(value)}"))
-            whole = not _left(self.config.pieces(variant, MEASURES), run)
+                run = placed(run, piece, value)
+                tell(Measured(variant, seed, placed({}, piece, value), f"{' '.join(piece)}: {in_short(value)}"))
+            whole = not left(self.config.pieces(variant, MEASURES), run)
             tell(Finished(variant, seed, {}, _said(run), whole))
 
     def train(self, variant: str, seeds: list[int], out: Path, device: str, tell: Tell) -> None:
@@ -125,46 +125,10 @@ class OpenModel(Experiment):
         return measuring.found_in(model, self.tokenizer, task, size, asking.count(task, size))
 
 
-# --- runs as far as they have come ---------------------------------------------------------------------------------
-
-
-def _so_far(path: Path, variant: str, seed: int) -> Mapping[str, Any]:
-    """What earlier commands measured of a run."""
-    if not path.exists():
-        return {}
-    found: Mapping[str, Any] = read(path)["variants"].get(variant, {"runs": {}})["runs"].get(str(seed), {})
-    return found
-
-
-def _left(pieces: list[Piece], run: Mapping[str, Any]) -> list[Piece]:
-    return [piece for piece in pieces if not _has(run, piece)]
-
-
-def _has(run: Any, piece: Piece) -> bool:
-    for key in piece:
-        if not isinstance(run, Mapping) or key not in run:
-            return False
-        run = run[key]
-    return True
-
-
-def _placed(run: Mapping[str, Any], piece: Piece, value: Any) -> dict[str, Any]:
-    """
-    >>> _placed({"tasks": {"vt": {"4096": 0.5}}}, ("tasks", "vt", "8192"), 0.25)
-    {'tasks': {'vt': {'4096': 0.5, '8192': 0.25}}}
-    """
-    first, *rest = piece
-    return {**run, first: _placed(run.get(first, {}), tuple(rest), value) if rest else value}
-
-
-def _in_short(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else "measured"
-
-
 def _said(run: Mapping[str, Any]) -> str:
-    from experiments.models import in_short
+    from experiments.models import in_short as perplexity_in_short
 
-    return in_short(run["perplexity"]) if run.get("perplexity") else "measured"
+    return perplexity_in_short(run["perplexity"]) if run.get("perplexity") else "measured"
 
 
 def _environment(device: str) -> dict[str, Any]:

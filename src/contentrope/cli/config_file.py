@@ -24,12 +24,15 @@ def with_config(words: Sequence[str], command: type) -> list[str]:
     if path is None:
         return list(words)
     known, typed = list(_options_of(command)), {_option(word) for word in words if word.startswith("--")}
+    flags = {field.name for field in dataclasses.fields(command) if field.type == "bool"}
     added: list[str] = []
     for key, value in _settings(Path(path)).items():
         name = str(key).replace("-", "_")
         if name not in known or name == "config":
             raise InputError(f"{path} has the key {quoted(key)}, which is no option; there are {', '.join(known)}")
-        if value is not None and name not in typed:
+        if isinstance(value, bool) and name in flags:
+            added += [f"--{name.replace('_', '-')}"] if value else []  # a typed --no- comes behind it, and counts
+        elif value is not None and name not in typed:
             added += [f"--{name.replace('_', '-')}", *_words_of(value, f"{path}: {name}", known)]
     return [*words[:1], *added, *words[1:]]
 

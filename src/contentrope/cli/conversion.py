@@ -109,9 +109,10 @@ class Conversion:
         return tokens_to_score(lengths, held_out, tokens) if lengths else 0
 
     def _measured(self, when: str, model: Any) -> dict[str, float | None]:
-        """Perplexity of held-out text by window length, and of the answers in held-out conversations."""
+        """Perplexity of held-out text by window length, and of the answers in held-out conversations; with a reader, of
+        answers behind their documents."""
         from contentrope.hf.chat import ChatRows
-        from contentrope.hf.measuring import answers_perplexity, perplexities
+        from contentrope.hf.measuring import answers_perplexity, perplexities, readings_perplexity
 
         found: dict[str, float] = {}
         chat, name = self.data.chat, f"held-out text {when}"
@@ -125,6 +126,9 @@ class Conversion:
             found |= {str(length): value for length, value in by_length.items()}
         if chat is not None:
             found[ANSWERS] = answers_perplexity(model, ChatRows(chat.training, self.settings["length"]), chat.held_out)
+        if self.data.reader is not None:
+            rows = self.data.held_out_readings(self.tokenizer, self.settings["length"])
+            found[ANSWERS] = readings_perplexity(model, rows)
         return finite_or_none(found)
 
 
@@ -173,6 +177,7 @@ def facts_of(found: Mapping[str, Any]) -> Facts:
     training = {
         **data,
         "rows of hidden facts": f"{found['retrieval']:.0%}",
+        **({"documents": "memory units, each of which sees only itself"} if "reader" in found else {}),
         "steps": train["steps"],
         "tokens": found["trained_tokens"],
         "tokens per row": found["length"],
@@ -192,7 +197,8 @@ def facts_of(found: Mapping[str, Any]) -> Facts:
     if found["scored"]:
         scored.append(f"Perplexity of {found['scored']:,} held-out tokens, the same ones in windows of every length.")
     if ANSWERS in found["before"]:
-        scored.append("Answers: perplexity of those in held-out conversations.")
+        reads = ", read behind documents that see only themselves; before the training, as one text"
+        scored.append(f"Answers: perplexity of those that are held out{reads if 'reader' in found else ''}.")
     return Facts(
         base=found["model"],
         training=training,

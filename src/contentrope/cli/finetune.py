@@ -32,7 +32,7 @@ from contentrope.schemes.base import LARGEST
 from contentrope.training import TrainConfig, local_device
 
 if TYPE_CHECKING:
-    from contentrope.hf.data import Data
+    from contentrope.hf.data import Data, Reader
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Finetune:
 
     From a file: contentrope finetune --config run.yaml --out runs/smol
 
+    To read documents from a store: contentrope finetune --model DIR --reader --data questions.jsonl --out runs/reader
+
     Several GPUs: accelerate launch --multi_gpu -m contentrope finetune --model DIR --text my-texts/ --out runs/smol
     """
 
@@ -58,7 +60,12 @@ class Finetune:
     text: Annotated[tuple[str, ...], several(str, "TEXT"), NONE] = ()
     """Files or folders; also shakespeare, or stdlib, the sources of Python's standard library."""
     data: Annotated[str | None, one(str, "FILE.jsonl"), NONE] = None
-    """Conversations, beside or instead of --text: lines with "messages", by the chat template; answers count."""
+    """Conversations, beside or instead of --text: lines with "messages", by the chat template; answers count. With
+    --reader lines have "documents" too; nq: Natural Questions with their passages, those that nothing scores."""
+    reader: bool = False
+    """Train to answer from a store: documents are memory units, each sees only itself; questions read them."""
+    distractors: Annotated[int | None, one(int, "INT"), arg(help_behavior_hint="(default: as many as fit)")] = None
+    """With --reader, documents of other lines that stand beside a line's own, at most."""
     retrieval: float = 0.0
     """Share of the rows in which facts are hidden in the text and asked for at its end: it teaches to look far back."""
     config: Annotated[Path | None, one(Path, "FILE.yaml"), NONE] = None
@@ -108,7 +115,9 @@ class Finetune:
         self._check()
         require_transformers(peft=bool(self.lora))
         original, tokenizer = config_of(self.model), load_tokenizer(self.model)
-        data = read_data(self.text, self.data, self.characters, tokenizer, self.length)
+        data = read_data(
+            self.text, self.data, self.characters, tokenizer, self.length, self._reader(original, tokenizer)
+        )
         for part in data.ids:
             require_embedded(part, original, self.model)
         settings = self._settings(config, original, data)
@@ -123,6 +132,15 @@ class Finetune:
         run_once("finetune", self.out, settings, inputs, work, summary, advice)
         if self.push_to_hub is not None and is_first_process():
             print(f"uploaded: {upload(self.out / 'model', self.push_to_hub)}")
+
+    def _reader(self, original: Any, tokenizer: Any) -> Reader | None:
+        from contentrope.hf.data import Reader
+        from contentrope.hf.documents import segmenter_of
+
+        if not self.reader:
+            return None
+        segmenter = segmenter_of(original, tokenizer, self.units, self.marker, self.longest_unit)
+        return Reader(segmenter, self.distractors)
 
     def _train(self, *work: Any) -> dict[str, Any]:
         return Conversion(self, *work).run()
@@ -139,6 +157,13 @@ class Finetune:
             raise InputError(
                 f"window {self.window} must be smaller than length {self.length}: else no address is read in training"
             )
+        if self.reader and self.positions != "local":
+            raise InputError(
+                f"positions {self.positions!r}: a document that is read alone does not know what will stand before it; "
+                "with reader they are local"
+            )
+        if self.distractors is not None and (self.distractors < 0 or not self.reader):
+            raise InputError(f"distractors is a number of documents, 0 or more, with --reader; got {self.distractors}")
         if self.lora < 0:
             raise InputError(f"lora must be 0, for all weights, or a rank of at least 1; got {self.lora}")
         if not 0.0 <= self.retrieval <= 1.0:
@@ -180,5 +205,6 @@ class Finetune:
             "retrieval": self.retrieval,
             "addresses": addresses,
             "train": asdict(config),
+            **({"reader": {"distractors": self.distractors}} if self.reader else {}),
             **data.description,
         }

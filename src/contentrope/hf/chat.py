@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from contentrope.errors import InputError
 from contentrope.training.batches import IGNORED, Batch, mixed_seed
 
 ASSISTANT = "assistant"
+DOCUMENTS = "documents"
+"""Of a line, beside its messages."""
 MARKED = re.compile(r"{%-?\s*generation\s*-?%}")
 HELD_OUT_SHARE = 0.1
 
@@ -45,17 +47,13 @@ def read_conversations(path: str | Path, tokenizer: Any, length: int) -> Convers
 
     Each line is ``{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}``.
     """
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError(
-            f"{path} holds conversations, and the tokenizer has no chat template to write them by; take an instruct "
-            "model, or set tokenizer.chat_template and save it"
-        )
-    raw = _bytes_of(path)
+    require_template(tokenizer, path)
+    raw = bytes_of(path)
     found = []
-    for number, line in enumerate(raw.splitlines(), start=1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            found.append(encoded(_messages(line, where), tokenizer, where))
+    for where, line in lines_of(raw, path):
+        if line.get(DOCUMENTS):
+            raise InputError(f'{where} has "{DOCUMENTS}", which are read with --reader; pass it, or remove them')
+        found.append(encoded(messages_of(line, where), tokenizer, where))
     cut = [_cut(conversation, length) for conversation in found]
     fitting = [conversation for conversation in cut if conversation.answers.any()]
     if len(fitting) < 2:
@@ -86,6 +84,13 @@ def encoded(messages: Messages, tokenizer: Any, where: str) -> Conversation:
         text, spans = _answers_by_prefix(messages, tokenizer, where)
         ids, mask = _mask_by_spans(text, spans, tokenizer)
     return Conversation(torch.tensor(ids, dtype=torch.int64), torch.tensor(mask, dtype=torch.bool))
+
+
+def prompt_ids(messages: Messages, tokenizer: Any) -> list[int]:
+    """A conversation up to where the next answer begins. So it is read, with or without documents before it, by a
+    service, in training and in every measurement; what the template raises is the caller's to explain."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 class ChatRows:
@@ -172,12 +177,21 @@ def _rendered(messages: Messages, tokenizer: Any, where: str, **options: Any) ->
         ) from error
 
 
-def _messages(line: bytes, where: str) -> Messages:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON ({error}); restore or remove it") from error
-    messages = found.get("messages") if isinstance(found, dict) else None
+def lines_of(raw: bytes, path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a JSON-lines file holds, each with where it stands."""
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where} is not JSON ({error}); restore or remove it") from error
+            yield where, found if isinstance(found, dict) else {}
+
+
+def messages_of(line: dict[str, Any], where: str) -> Messages:
+    """The messages of a line, an answer among them."""
+    messages = line.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InputError(f'{where} has no "messages", a list of {{"role": ..., "content": ...}}; add or remove it')
     for number, message in enumerate(messages, start=1):
@@ -188,7 +202,17 @@ def _messages(line: bytes, where: str) -> Messages:
     return messages
 
 
-def _bytes_of(path: str | Path) -> bytes:
+def require_template(tokenizer: Any, path: str | Path) -> None:
+    """Refuse conversations that nobody knows how to write."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            f"{path} holds conversations, and the tokenizer has no chat template to write them by; take an instruct "
+            "model, or set tokenizer.chat_template and save it"
+        )
+
+
+def bytes_of(path: str | Path) -> bytes:
+    """A file of conversations, whole."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r} with conversations; check the path")

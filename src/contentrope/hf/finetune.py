@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from contentrope.errors import InputError
@@ -49,22 +49,31 @@ class CausalLM(nn.Module):
                 module.register_forward_pre_hook(self._place, with_kwargs=True)
 
     def forward(
-        self, ids: Int[Tensor, "rows seq"], gate: Float[Tensor, "rows"] | None = None
+        self,
+        ids: Int[Tensor, "rows seq"],
+        gate: Float[Tensor, "rows"] | None = None,
+        **marks: Bool[Tensor, "rows seq"],
     ) -> Float[Tensor, "rows seq vocab"]:
-        """``gate``: how far positions are global (1) or local (0), instead of the model's own gate.
+        """``gate``: how far positions are global (1) or local (0), instead of the model's own gate. ``marks``:
+        ``unit_ends`` and ``unit_memory``, which a model without addresses has no use for: it reads one text.
 
         A tensor, as a captured update must not know it by value. Not with a near window, whose positions are global.
         """
         if gate is not None and self.window:
             raise InputError(f"a gate between positions: with window={self.window} they are the model's own")
         self._moved = None if gate is None else self._positions(ids, gate)
-        logits = self.model(input_ids=ids, use_cache=False).logits
+        logits = self.model(input_ids=ids, use_cache=False, **self._known(marks)).logits
         self._moved = None
         return logits
 
-    def token_losses(self, rows: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens-1"]:
+    def token_losses(
+        self, rows: Int[Tensor, "rows tokens"], **marks: Bool[Tensor, "rows tokens-1"]
+    ) -> Float[Tensor, "rows tokens-1"]:
         """Minus the log probability of every token after its row's first, without the logits of all at once."""
-        return token_losses(self.model, rows)
+        return token_losses(self.model, rows, **self._known(marks))
+
+    def _known(self, marks: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {} if self.segmenter is None else marks
 
     def rate_factor(self, name: str) -> float:
         """How fast a parameter learns, as the training engine asks: addresses and LoRA are new, all else is not."""

@@ -41,13 +41,14 @@ class Predictor(nn.Module):
         return losses
 
 
-def token_losses(model: Any, rows: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens-1"]:
-    """Minus the log probability of every token after its row's first, in float32 at least."""
+def token_losses(model: Any, rows: Int[Tensor, "rows tokens"], **marks: Tensor) -> Float[Tensor, "rows tokens-1"]:
+    """Minus the log probability of every token after its row's first, in float32 at least. ``marks``: unit ends and
+    memory, as an attached model takes them."""
     ids, targets = rows[:, :-1], rows[:, 1:]
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "logits_to_keep" not in inspect.signature(causal.forward).parameters:
-        return _losses(model(input_ids=ids, use_cache=False).logits, targets)
-    hidden = causal.base_model(input_ids=ids, use_cache=False)
+        return _losses(model(input_ids=ids, use_cache=False, **marks).logits, targets)
+    hidden = causal.base_model(input_ids=ids, use_cache=False, **marks)
     at_once = max(1, MOST_LOGITS // (len(rows) * causal.config.get_text_config().vocab_size))
     parts = []
     with _decoder_gives(causal, hidden):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,10 +12,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from contentrope.errors import InputError
-from contentrope.evaluation.perplexity import perplexity_of, token_losses, windows_of
+from contentrope.evaluation.perplexity import evaluating, perplexity_of, token_losses, windows_of
 from contentrope.hf.chat import ChatRows, Conversation
 from contentrope.hf.finetune import CausalLM
-from contentrope.training.batches import IGNORED
+from contentrope.training.batches import IGNORED, Batch
 
 SHORTEST = 4
 """The first length measured is so many times shorter than what the model reads."""
@@ -129,6 +129,25 @@ def answers_perplexity(model: CausalLM, rows: ChatRows, conversations: Sequence[
             window = torch.cat([batch.inputs["ids"], batch.targets[:, -1:].clamp(min=0)], 1)
             losses.append(token_losses(model, window)[(batch.targets != IGNORED).cpu()])
             read += rows.length
+    return perplexity_of(torch.cat(losses))
+
+
+@torch.no_grad()
+def readings_perplexity(model: CausalLM, batches: Iterable[Batch]) -> float:
+    """Of what reads documents and counts fully, up to the tokens that are scored of a text. A model without addresses
+    reads the documents as one text."""
+    losses, read, device = [], 0, next(model.parameters()).device
+    with evaluating(model):
+        for batch in batches:
+            if read >= MOST_SCORED:
+                break
+            counts = batch.targets != IGNORED
+            if batch.weights is not None:
+                counts &= batch.weights >= 1.0
+            inputs = dict(batch.map(lambda x: x.to(device)).inputs)
+            rows = torch.cat([inputs.pop("ids"), batch.targets[:, -1:].clamp(min=0).to(device)], 1)
+            losses.append(model.token_losses(rows, **inputs).cpu()[counts.cpu()])
+            read += counts.numel()
     return perplexity_of(torch.cat(losses))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contentrope.errors import InputError
+from contentrope.hf.chat import prompt_ids
 from contentrope.serving.refusals import Refused
 from contentrope.serving.schemas import Message
 
@@ -35,10 +36,9 @@ class Prompts:
         spoken = [{"role": NAMES.get(one.role, one.role), "content": one.content} for one in messages]
         with self._lock:
             try:
-                text = self._tokenizer.apply_chat_template(spoken, tokenize=False, add_generation_prompt=True)
+                found = prompt_ids(spoken, self._tokenizer)
             except TemplateError as error:
                 raise Refused(400, f"the model's chat template refuses: {error}", param="messages") from error
-            found: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         if not found:
             raise Refused(400, "the messages have no tokens; write something", param="messages")
         if max(found) >= self.embeddings:

@@ -20,7 +20,8 @@ from contentrope.store.fingerprint import Watch, differences_of, digest_of, docu
 from contentrope.store.groups import Piece
 from contentrope.store.places import Place, place_of
 from contentrope.store.precision import MODEL, PRECISIONS
-from contentrope.store.units import CUTS, Ids, Layout, compute, cut
+from contentrope.store.units import Layout, compute
+from contentrope.units.cutting import CUTS, Ids, cut
 
 SETTINGS = "store.json"
 Progress = Callable[[int, int], object]
@@ -47,8 +48,8 @@ class UnitStore:
 
     ``address``: a folder, or any fsspec address ("s3://bucket/store"). ``model``: one that ``contentrope.hf.attach``
     was called on. ``tokenizer``: None if documents and questions come as token ids. ``cut``: how documents become
-    units; see :func:`contentrope.store.units.cut`. ``precision``: "model" stores keys and values as the model computes
-    them, "int8" in 8 bits, which takes a half to a quarter of the bytes and changes logits a little.
+    units; see :func:`contentrope.units.cutting.cut`. ``precision``: "model" stores keys and values as the model
+    computes them, "int8" in 8 bits, which takes a half to a quarter of the bytes and changes logits a little.
 
     >>> import tempfile, torch, transformers
     >>> import contentrope.hf as chf

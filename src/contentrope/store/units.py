@@ -1,4 +1,4 @@
-"""From a document to memory units, and from a unit to its keys and values.
+"""From memory units to their keys and values.
 
 A memory unit sees only itself, so its keys and values depend on its own tokens and the model alone. Their last bits
 depend also on the shape of the batch they are computed in. So that is always the same for a unit: one row on a CPU and
@@ -11,7 +11,7 @@ Shapes: slots are keys and values of layers, two for each.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -19,52 +19,15 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import DynamicCache
 
-from contentrope.errors import InputError
 from contentrope.hf.adapter import Adapter
 from contentrope.hf.probe import evaluating
 from contentrope.store.groups import Piece
 from contentrope.store.precision import Parts, Precision, States
-from contentrope.units import Segmenter
+from contentrope.units.cutting import Ids
 
 ROWS, STEP = 8, 16
 ON_ITS_OWN = ("cpu",)
 """Devices where a unit is computed in a batch of its own: more rows would take as much longer."""
-CUTS = ("long", "always", "never")
-
-Ids = tuple[int, ...]
-
-
-def cut(ids: Ids, segmenter: Segmenter, how: str) -> list[Ids]:
-    """The memory units of a document.
-
-    "long": one, if it fits into the longest unit; else as many units of the segmenter as fit go into one. "always":
-    every unit of the segmenter is one. "never": a document that does not fit is refused.
-
-    >>> from contentrope.units import Terminators
-    >>> lines = Segmenter(Terminators({0}), max_length=5)
-    >>> cut((7, 0, 8, 0), lines, "long"), cut((7, 0, 8, 0), lines, "always")
-    ([(7, 0, 8, 0)], [(7, 0), (8, 0)])
-    >>> cut((7, 0, 8, 0, 9, 9, 0, 7, 7, 7, 7, 7, 7), lines, "long")
-    [(7, 0, 8, 0), (9, 9, 0), (7, 7, 7, 7, 7), (7,)]
-    """
-    longest = segmenter.max_length
-    if len(ids) <= longest and how != "always":
-        return [ids]
-    if how == "never":
-        raise InputError(
-            f"a document has {len(ids)} tokens and a unit at most {longest}: shorten it, attach with a larger "
-            "max_length, or open the store with cut='long'"
-        )
-    segmenter = segmenter.marked_by_mask()
-    units, _ = segmenter.advance(segmenter.initial(1), torch.tensor([ids]))
-    ends = [end + 1 for end in units.closes[0].nonzero()[:, 0].tolist()]
-    begin, edges = 0, [0]
-    for last, end in zip([0, *ends], [*ends, len(ids)], strict=True):
-        if end - begin > longest or how == "always":
-            begin = last
-            edges.append(last)
-    edges.append(len(ids))
-    return [ids[first:end] for first, end in pairwise(edges) if first < end]
 
 
 class Kind(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.random import Generator
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contentrope.errors import InputError
@@ -73,7 +74,7 @@ class RetrievalRows:
                 f"length {length} has no room for facts and their questions, which take up to {longest} tokens; take "
                 f"{longest} or more, or train without retrieval"
             )
-        self._look_for_ends()
+        self._begins_line, self._ends = look_for_ends(self.data, tokenizer)
 
     def at(self, step: int, rows: int, seed: int) -> Batch:
         made = [self._row(np.random.default_rng((seed, step, row, 2))) for row in range(rows)]
@@ -134,32 +135,40 @@ class RetrievalRows:
 
     def _places(self, rng: Generator, first: int, last: int, count: int) -> list[int]:
         """Places in a part of the text, in order: anywhere, but moved to the end of a sentence if it has any."""
-        drawn = np.sort(rng.integers(first, last + 1, size=count))
-        ends = self._ends[slice(*np.searchsorted(self._ends, [first, last + 1]))]
-        if len(ends):
-            drawn = ends[np.searchsorted(ends, drawn).clip(max=len(ends) - 1)]
-        return [int(place) for place in drawn]
-
-    def _look_for_ends(self) -> None:
-        """The places in the text where a line begins, and those where a line or sentence has ended."""
-        used, which = torch.unique(self.data, return_inverse=True)
-        texts = [self.tokenizer.decode([token]) for token in used.tolist()]
-        ends_line, begins_with_end, ends_sentence = (
-            torch.tensor([bool(holds(text)) for text in texts])[which]
-            for holds in (
-                lambda text: text.endswith("\n"),
-                lambda text: text.startswith("\n"),
-                lambda text: text.rstrip().endswith((".", "!", "?")),
-            )
-        )
-        self._begins_line = torch.cat([torch.tensor([True]), ends_line])
-        ends = ends_line | ends_sentence
-        ends[:-1] &= ends_line[:-1] | ~begins_with_end[1:]
-        self._ends = ends.nonzero()[:, 0].numpy() + 1
+        return moved_to_ends(np.sort(rng.integers(first, last + 1, size=count)), self._ends, first, last)
 
     def _ids(self, texts: list[str]) -> list[Tensor]:
         found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         return [torch.tensor(ids, dtype=torch.int64) for ids in found]
+
+
+def look_for_ends(data: Int[Tensor, "tokens"], tokenizer: Any) -> tuple[Tensor, NDArray[np.int64]]:
+    """Whether a line begins at each place of a text, and the places where a line or sentence has ended."""
+    used, which = torch.unique(data, return_inverse=True)
+    texts = [tokenizer.decode([token]) for token in used.tolist()]
+    ends_line, begins_with_end, ends_sentence = (
+        torch.tensor([bool(holds(text)) for text in texts])[which]
+        for holds in (
+            lambda text: text.endswith("\n"),
+            lambda text: text.startswith("\n"),
+            lambda text: text.rstrip().endswith((".", "!", "?")),
+        )
+    )
+    ends = ends_line | ends_sentence
+    ends[:-1] &= ends_line[:-1] | ~begins_with_end[1:]
+    return torch.cat([torch.tensor([True]), ends_line]), ends.nonzero()[:, 0].numpy() + 1
+
+
+def moved_to_ends(drawn: NDArray[np.int64], ends: NDArray[np.int64], first: int, last: int) -> list[int]:
+    """Places from ``first`` to ``last``, each moved to the next end of a sentence there, if there is any.
+
+    >>> moved_to_ends(np.array([3, 8]), np.array([1, 5, 7, 30]), first=2, last=20)
+    [5, 7]
+    """
+    among = ends[slice(*np.searchsorted(ends, [first, last + 1]))]
+    if len(among):
+        drawn = among[np.searchsorted(among, drawn).clip(max=len(among) - 1)]
+    return [int(place) for place in drawn]
 
 
 class Mixed:

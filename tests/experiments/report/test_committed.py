@@ -12,7 +12,7 @@ import pytest
 
 from experiments.docs_tables import ROOT
 from experiments.report import write_report
-from experiments.results import read, variants
+from experiments.results import EXPERIMENTS, read, variants
 from tests.experiments.report.page import Page
 
 COMMITTED = [
@@ -27,7 +27,7 @@ SHOWN += [path for path in COMMITTED if path.parent.name == LIKE_EACH_OTHER][:1]
 
 
 def test_there_are_results_of_all_experiments() -> None:
-    assert {read(path)["experiment"] for path in COMMITTED} == {"growth", "facts", "retrofit", "timing", "open_model"}
+    assert {read(path)["experiment"] for path in COMMITTED} == set(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.stem)
