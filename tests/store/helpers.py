@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 import contentrope.hf as chf
 from contentrope.store import SetCache, UnitStore
@@ -57,6 +58,9 @@ def read_at_once(model: Any, units: list[list[int]], question: Tensor = QUESTION
     cache = DynamicCache(config=model.config)
     cache.activate_past_recording()
     model(ids, past_key_values=cache, unit_ends=ends, unit_memory=torch.ones_like(ends))
+    for layer in cache.layers:
+        if isinstance(layer, DynamicSlidingWindowLayer):  # earlier versions read all that is recorded
+            layer.crop(0)
     return model(question, past_key_values=cache).logits
 
 

@@ -127,7 +127,7 @@ class SetCache(DynamicCache):
             elif self.tokens:
                 self._set(index, *self._held(index), self.tokens)
             else:
-                layer.reset()
+                _empty(layer)
         assert self.state.columns is not None
         self.state.columns.truncate(self.tokens)
 
@@ -176,7 +176,9 @@ class SetCache(DynamicCache):
 
     def reset(self) -> None:
         """To the empty set."""
-        super().reset()
+        for layer in self.layers[:-1]:
+            _empty(layer)
+        self.state.reset()
         self.rows = [{}]
         self._fill()
 
@@ -225,7 +227,7 @@ class SetCache(DynamicCache):
                 pair = _spliced(runs, held, new and _pair(new, index), self._room(2 * index, columns))
                 self._set(index, *pair, columns)
             else:
-                layer.reset()
+                _empty(layer)
                 self._whole.clear()
         assert self.state.columns is not None
         (held_ids,) = self.state.columns.fact("ids", 0, self.tokens)
@@ -268,6 +270,13 @@ class SetCache(DynamicCache):
 
 def _listed(documents: str | Iterable[str]) -> list[str]:
     return [documents] if isinstance(documents, str) else keys_of(documents)
+
+
+def _empty(layer: Any) -> None:
+    """Drop what it holds, which earlier versions of transformers only set to zero."""
+    layer.keys = layer.values = None
+    layer.is_initialized = False
+    layer.reset()
 
 
 def _in_order(documents: Documents) -> list[str]:
