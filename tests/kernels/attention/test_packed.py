@@ -105,24 +105,25 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape).to(DEVICE)
 
 
-@pytest.mark.parametrize("with_exponent", [False, True])
 @pytest.mark.parametrize(
-    "given",
+    ("given", "with_exponent"),
     [
-        {},
-        {"layout": "interleaved"},
-        {"heads": 6, "kv_heads": 2, "head_dim": 10, "pairs": 3},
-        {"heads": 3, "kv_heads": 3, "dtype": torch.bfloat16},
-        {"padded": True},
-        {"memory": True},
-        {"seq": 1},
-        {"end_rate": 1.0},
-        {"window": 10},
-        {"window": 10, "heads": 6, "kv_heads": 2, "head_dim": 10, "pairs": 3, "layout": "interleaved"},
-        {"window": 7, "padded": True, "memory": True},
-        {"window": 45},
-        {"window": 45, "padded": True},
-        {"window": 5, "dtype": torch.bfloat16},
+        ({}, False),
+        ({}, True),
+        ({"layout": "interleaved"}, False),
+        ({"heads": 6, "kv_heads": 2, "head_dim": 10, "pairs": 3}, True),
+        ({"heads": 3, "kv_heads": 3, "dtype": torch.bfloat16}, False),
+        ({"padded": True}, True),
+        ({"memory": True}, False),
+        ({"seq": 1}, True),
+        ({"end_rate": 1.0}, False),
+        ({"window": 10}, False),
+        ({"window": 10}, True),
+        ({"window": 10, "heads": 6, "kv_heads": 2, "head_dim": 10, "pairs": 3, "layout": "interleaved"}, False),
+        ({"window": 7, "padded": True, "memory": True}, True),
+        ({"window": 45}, False),
+        ({"window": 45, "padded": True}, True),
+        ({"window": 5, "dtype": torch.bfloat16}, False),
     ],
     ids=str,
 )
