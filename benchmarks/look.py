@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
+from benchmarks.command import options_of, parser_of, write_results
 from benchmarks.hf import SIZES, VOCABULARY
 from benchmarks.store import documents_of, model_of, synchronized
-from benchmarks.timing import Work, paired_seconds, positive, result_file
-from contentrope.results import environment, write_json
+from benchmarks.timing import Work, paired_seconds, positive
 from contentrope.serving.looking import Sight, Traces
 from contentrope.store import SetCache, UnitStore
 
@@ -57,21 +56,12 @@ def cost(options: argparse.Namespace, model: Any, store: UnitStore, units: int) 
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser = parser_of(__doc__, repeats=9)
     parser.add_argument("--size", choices=SIZES, default="135m")
     parser.add_argument("--units", type=positive, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--unit-length", type=positive, default=8)
-    parser.add_argument("--window", type=int, default=1024, help="near window in tokens; 0: none")
     parser.add_argument("--tokens", type=positive, default=4, help="of an answer, each a step")
-    parser.add_argument("--repeats", type=positive, default=9)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=result_file)
-    options = parser.parse_args()
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")
-    return options
+    return options_of(parser)
 
 
 def main() -> None:
@@ -84,11 +74,7 @@ def main() -> None:
         for units in options.units:
             results.append(cost(options, model, store, units))
             print(results[-1], flush=True)
-    config = {name: value for name, value in vars(options).items() if name != "out"}
-    config["model"] = {**SIZES[options.size], "vocab_size": VOCABULARY[options.size]}
-    made_with = {**environment(options.device), "transformers": transformers.__version__}
-    data = {"benchmark": "look", "config": config, "environment": made_with, "results": results}
-    write_json(options.out or Path(f"results/benchmark-look-{options.device.split(':')[0]}.json"), data)
+    write_results("look", options, results)
 
 
 if __name__ == "__main__":

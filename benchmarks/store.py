@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import contentrope.hf as chf
+from benchmarks.command import options_of, parser_of, write_results
 from benchmarks.hf import SIZES, VOCABULARY
-from benchmarks.timing import Work, paired_seconds, positive, result_file
-from contentrope.results import environment, write_json
+from benchmarks.timing import Work, paired_seconds, positive
 from contentrope.store import UnitStore
 from contentrope.store.catalog import Catalog
 from contentrope.store.precision import PRECISIONS
@@ -174,14 +173,11 @@ def shuffled(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser = parser_of(__doc__, repeats=5)
     parser.add_argument("--size", choices=SIZES, default="135m")
     parser.add_argument("--tokens", type=positive, default=4096, help="stored, for the time to the first token")
     parser.add_argument("--unit-length", type=positive, default=64)
     parser.add_argument("--question", type=positive, default=32, help="tokens of the question")
-    parser.add_argument("--window", type=int, default=1024, help="near window in tokens; 0: none")
     parser.add_argument("--edited", type=positive, default=1000, help="units of which one is replaced")
     parser.add_argument("--edited-length", type=positive, default=8)
     parser.add_argument("--many", type=positive, default=10_000, help="small units that questions draw from")
@@ -189,13 +185,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--questions", type=positive, default=1000)
     parser.add_argument("--uncounted", type=int, default=200, help="questions before these, which do not count")
     parser.add_argument("--precision", choices=PRECISIONS, default="model")
-    parser.add_argument("--repeats", type=positive, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=result_file)
-    options = parser.parse_args()
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")
-    return options
+    return options_of(parser)
 
 
 def main() -> None:
@@ -205,12 +195,8 @@ def main() -> None:
         for measure in (time_to_first_token, editing, shuffled):
             results[measure.__name__] = measure(options, Path(folder))
             print(measure.__name__, results[measure.__name__], flush=True)
-    config = {name: value for name, value in vars(options).items() if name != "out"}
-    config["model"] = {**SIZES[options.size], "vocab_size": VOCABULARY[options.size]}
-    config["weights"] = "SmolLM2-135M" if os.environ.get(VARIABLE) and options.size == "135m" else "random"
-    made_with = {**environment(options.device), "transformers": transformers.__version__}
-    data = {"benchmark": "store", "config": config, "environment": made_with, "results": results}
-    write_json(options.out or Path(f"results/benchmark-store-{options.device.split(':')[0]}.json"), data)
+    weights = "SmolLM2-135M" if os.environ.get(VARIABLE) and options.size == "135m" else "random"
+    write_results("store", options, results, weights=weights)
 
 
 if __name__ == "__main__":

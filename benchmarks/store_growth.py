@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers.cache_utils import DynamicLayer
 
+from benchmarks.command import options_of, parser_of, write_results
 from benchmarks.hf import SIZES, VOCABULARY
 from benchmarks.store import documents_of, first_token, model_of, seconds, synchronized
-from benchmarks.timing import Work, paired_seconds, positive, result_file
-from contentrope.results import environment, write_json
+from benchmarks.timing import Work, paired_seconds, positive
 from contentrope.store import SetCache, UnitStore
 from contentrope.store.precision import PRECISIONS
 
@@ -73,22 +72,14 @@ def decoding(options: argparse.Namespace, store: UnitStore, keys: list[str]) -> 
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser = parser_of(__doc__, repeats=5)
     parser.add_argument("--size", choices=SIZES, default="135m")
     parser.add_argument("--precision", choices=PRECISIONS, default="model")
     parser.add_argument("--tokens", type=positive, nargs="+", default=[1024, 4096, 16_384], help="stored, in each set")
     parser.add_argument("--unit-length", type=positive, default=64)
     parser.add_argument("--question", type=positive, default=32, help="tokens of the question")
-    parser.add_argument("--window", type=int, default=1024, help="near window in tokens; 0: none")
     parser.add_argument("--decoded", type=positive, default=32, help="tokens that are decoded by each side")
-    parser.add_argument("--repeats", type=positive, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=result_file)
-    options = parser.parse_args()
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")
+    options = options_of(parser)
     if min(options.tokens) < options.unit_length:
         parser.error(f"--tokens {min(options.tokens)}: a set has at least one unit of {options.unit_length} tokens")
     return options
@@ -103,12 +94,7 @@ def main() -> None:
         store = UnitStore(Path(folder), model, precision=options.precision)
         keys = store.add(documents_of(count, options.unit_length, VOCABULARY[options.size], 1))
         results = {"first_token": first_tokens(options, store, keys), "decoding": decoding(options, store, keys)}
-    config = {name: value for name, value in vars(options).items() if name != "out"}
-    config["model"] = {**SIZES[options.size], "vocab_size": VOCABULARY[options.size]}
-    made_with = {**environment(options.device), "transformers": transformers.__version__}
-    data = {"benchmark": "store-growth", "config": config, "environment": made_with, "results": results}
-    out = options.out or Path(f"results/benchmark-store-growth-{options.device.split(':')[0]}.json")
-    write_json(out, data)
+    write_results("store-growth", options, results)
     print(results, flush=True)
 
 

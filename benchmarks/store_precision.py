@@ -19,17 +19,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoTokenizer
 
 import contentrope.hf as chf
+from benchmarks.command import options_of, parser_of, write_results
 from benchmarks.store import VARIABLE, first_token, model_of
-from benchmarks.timing import Work, paired_seconds, positive, result_file
+from benchmarks.timing import Work, paired_seconds, positive
 from contentrope.corpora.long_context import long_context
 from contentrope.errors import InputError
-from contentrope.results import environment, write_json
 from contentrope.store import UnitStore
 
 SHORTEST = 24
@@ -105,23 +104,15 @@ def first_tokens(stores: dict[str, UnitStore], stored: list[list[int]], behind: 
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser = parser_of(__doc__, repeats=5)
+    parser.set_defaults(size="135m")
     parser.add_argument("--tokens", type=positive, default=2048, help="stored, of each book")
     parser.add_argument("--continuation", type=positive, default=256, help="tokens that are read behind them")
     parser.add_argument("--greedy", type=positive, default=16, help="tokens that are written")
-    parser.add_argument("--window", type=int, default=1024, help="near window in tokens; 0: none")
     parser.add_argument("--unit-length", type=positive, default=512, help="most tokens of a unit")
-    parser.add_argument("--repeats", type=positive, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=result_file)
-    options = parser.parse_args()
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error(f"--device {options.device}: there is no CUDA device here; use --device cpu")
+    options = options_of(parser)
     if VARIABLE not in os.environ:
         parser.error(f"set {VARIABLE} to a folder with the weights and the tokenizer of SmolLM2-135M")
-    options.size = "135m"
     return options
 
 
@@ -149,10 +140,7 @@ def main() -> int:
         results["first_token"] = first_tokens(stores, stored, behind, options.repeats)
         stats = {name: store.stats() for name, store in stores.items()}
         results["bytes_per_token"] = {name: found["bytes"] / found["tokens"] for name, found in stats.items()}
-    config = {name: value for name, value in vars(options).items() if name != "out"}
-    made_with = {**environment(options.device), "transformers": transformers.__version__}
-    data = {"benchmark": "store-precision", "config": config, "environment": made_with, "results": results}
-    write_json(options.out or Path(f"results/benchmark-store-precision-{options.device.split(':')[0]}.json"), data)
+    write_results("store-precision", options, results)
     return 0
 
 
