@@ -21,6 +21,7 @@ from contentrope.hf.adapter import adapter_of
 from contentrope.hf.loading import load_any
 from contentrope.store import NamedDocument, NamedDocuments, UnitStore, indexing
 from contentrope.store.text_files import LONGEST_ID, find_texts, id_of
+from contentrope.store.workers import Opening, Worker
 
 TEXTS = {"one.txt": "the first text\n", "more/two.md": "another one\nof two lines\n", "more/three.txt": "and a third"}
 
@@ -303,3 +304,17 @@ def test_long_files_are_cut_as_the_store_cuts(index: Any, opened: Any, notes: Pa
     document = opened().by_id["long.txt"]
     assert document.tokens > adapter_of(loaded[0]).segmenter.max_length
     assert len(document.units) > 1
+
+
+def test_the_store_may_be_in_8_bits(index: Callable[..., int], model: Path, notes: Path, tmp_path: Path) -> None:
+    assert index("--precision", "int8") == 0
+    store = UnitStore(tmp_path / "store", *load_any(str(model)), precision="int8")
+    assert len(NamedDocuments(store).by_id) == len(TEXTS)
+    assert store.stats()["precision"] == "int8"
+    assert index() == 2  # it is of one precision
+    assert len(NamedDocuments(store).by_id) == len(TEXTS)
+
+
+def test_a_worker_opens_the_store_in_its_precision(model: Path, tmp_path: Path) -> None:
+    made = Worker(Opening(str(model), str(tmp_path / "store"), "int8", "cpu"))
+    assert made.documents.store.precision == "int8"

@@ -96,9 +96,10 @@ def test_a_config_file_describes_what_the_command_line_does(
     (tmp_path / "key").write_text("a-secret\n")
     (tmp_path / "template").write_text("{{ messages }}")
     files = {"api_key_file": str(tmp_path / "key"), "chat_template": str(tmp_path / "template")}
-    settings, limits = described(name="mine", hosts=["example.org"], limits={"rows": 3}, **files)
+    assert settings.precision == "model"
+    settings, limits = described(name="mine", hosts=["example.org"], precision="int8", limits={"rows": 3}, **files)
     assert (settings.name, settings.key, settings.hosts) == ("mine", "a-secret", ("example.org",))
-    assert (settings.template, limits.rows) == ("{{ messages }}", 3)
+    assert (settings.template, settings.precision, limits.rows) == ("{{ messages }}", "int8", 3)
     assert "a-secret" not in repr(settings)
     assert described(hosts="any")[0].hosts is None
     monkeypatch.setenv(KEY_IN, "another")

@@ -87,12 +87,15 @@ def test_only_what_a_store_left_behind_is_cleaned(tmp_path: Path) -> None:
     store = UnitStore(tmp_path, model_for())
     store.add(DOCUMENTS)
     theirs, left = tmp_path / ".gitignore", tmp_path / "units" / ".0.safetensors.x1_y"
-    for path in (theirs, left):
+    claim = tmp_path / "claims" / f".{'a' * 32}.{'b' * 32}"
+    claim.parent.mkdir()
+    for path in (theirs, left, claim):
         path.write_text("old")
         os.utime(path, (0, 0))
     store.prune(10**9)
     assert theirs.exists()
     assert not left.exists()
+    assert not claim.exists()
 
 
 def test_when_documents_were_used_is_not_lost_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
